@@ -25,9 +25,11 @@ NOT_PLAYED = {
         *("call_agent", "call_mcp", "run_agui_agent"),
         *("get_openapi", "append_to_upload", "put_workspace_file"),
     },
-    # A drain ends the engine that is played with, and a deletion the product. Processes have no images to roll out.
+    # A drain ends the engine that is played with, and a deletion the product. Processes have no images to roll out, and
+    # backups need a store.
     "orchestrator": {
         *("drain_fleet", "lift_fleet_drain", "delete_product"),
+        *("start_backup_job", "get_backup_status", "list_backups"),
         *("start_rollout", "list_rollouts", "get_rollout", "list_rollout_engines"),
         *("pause_rollout", "resume_rollout", "roll_back_rollout"),
     },

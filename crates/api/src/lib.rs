@@ -8,6 +8,7 @@ pub mod approvals;
 pub mod assets;
 pub mod audit;
 pub mod audit_webhooks;
+pub mod backup;
 pub mod browser;
 pub mod cassettes;
 pub mod citations;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use api::KeyHash;
+use api::backup::MAINTENANCE_VAR;
 use api::browser::{BROWSER_ACCESS_VAR, BrowserAccess, TOKEN_SECRET_VAR, TokenSecret};
 use catalog::{Catalog, Environment};
 use fetch::WebAllowlist;
@@ -85,6 +86,8 @@ pub struct Config {
     pub engine_id: Option<String>,
     /// The secret from which the keys of browser tokens derive; without it, no token is accepted.
     pub token_secret: Option<TokenSecret>,
+    /// Whether it is started for maintenance: to send a backup, or to be restored.
+    pub maintenance: bool,
     /// What its orchestrator says about browsers at the start.
     pub browser_access: BrowserAccess,
     /// The operator's caps on usage.
@@ -158,6 +161,7 @@ impl Config {
         let expected_bool = "`true` or `false`";
         let reactive_compaction =
             reader.parse_or("REACTIVE_COMPACT_ENABLED", expected_bool, true, |text| text.parse().ok());
+        let maintenance = reader.parse_or(MAINTENANCE_VAR, expected_bool, false, |text| text.parse().ok());
         let allow_unconfined =
             reader.parse_or("ENGINE_ALLOW_UNCONFINED", expected_bool, false, |text| text.parse().ok());
         let web_allowlist = reader.parse_or(
@@ -195,6 +199,7 @@ impl Config {
             usage_retention: Duration::from_hours(24 * u64::from(usage_days)),
             engine_id,
             token_secret,
+            maintenance,
             browser_access,
             usage_limits,
             memory_budget_bytes: memory,

@@ -57,6 +57,7 @@ use auth::KeyGuard;
 use axum::Router;
 pub(crate) use browser_tokens::BrowserTokens;
 use document::KeyScheme;
+pub(crate) use download_body::download_body;
 use http_service::clock::Clock;
 use http_service::http::cors::Cors;
 use http_service::http::{LayerOptions, apply_layers_with};
@@ -67,6 +68,7 @@ use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 
 use crate::agent::{Agent, CatalogReloader};
+use crate::backups::Backups;
 use crate::config::ActiveConfig;
 
 /// The maximum size of a body, in bytes.
@@ -82,6 +84,8 @@ pub(crate) struct Credentials {
     pub(crate) key_hash: KeyHash,
     /// The browser tokens.
     pub(crate) browser_tokens: BrowserTokens,
+    /// What sends backups, with a key of its own.
+    pub(crate) backups: Arc<Backups>,
 }
 
 struct Shared {
@@ -94,6 +98,7 @@ struct Shared {
     reloader: CatalogReloader,
     key_guard: KeyGuard,
     browser_tokens: BrowserTokens,
+    backups: Arc<Backups>,
     clock: Arc<dyn Clock>,
     started_at: Duration,
 }
@@ -109,7 +114,7 @@ impl AppState {
         credentials: Credentials,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let Credentials { key_hash, browser_tokens } = credentials;
+        let Credentials { key_hash, browser_tokens, backups } = credentials;
         Self(Arc::new(Shared {
             mcp: agent.mcp().clone(),
             mcp_calls: mcp_server::CallSignals::new(),
@@ -120,6 +125,7 @@ impl AppState {
             reloader,
             key_guard: KeyGuard::new(key_hash),
             browser_tokens,
+            backups,
             started_at: clock.monotonic(),
             clock,
         }))
@@ -276,7 +282,9 @@ http_service::routes! {
 /// Returns the engine's router.
 pub fn router(state: AppState) -> Router {
     let engine_id = state.0.browser_tokens.engine_id().map(|id| id.to_string().into());
+    let backups = crate::backups::routes(Arc::clone(&state.0.backups));
     let router = table()
+        .merge(backups)
         .route(skills::CREATE_PATH, skills::routes_of_skill_named_create())
         .route(openai::OTHER_PATHS, axum::routing::any(openai::unknown_path))
         .with_state(state);

@@ -5,6 +5,7 @@
 //! gateway, [`tools`] behind one interface, and [`http`] only translates.
 
 pub mod agent;
+mod backups;
 pub mod config;
 pub mod http;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::backup::BackupKey;
 use fetch::WebClient;
 use http_service::clock::{Clock, SystemClock};
 use http_service::serve::{ServeLimits, serve};
@@ -34,7 +36,10 @@ use tools::skills::SkillDirs;
 use tools::user_files::UserFiles;
 use tools::{SpillDir, ToolDeps, WorkspaceLock};
 
+pub use crate::backups::serve_maintenance;
+
 use crate::agent::{Agent, AgentSnapshot, Caps, CatalogReloader, Services, SnapshotSource};
+use crate::backups::Backups;
 use crate::config::{ActiveConfig, Config};
 use crate::http::{BrowserTokens, Credentials};
 
@@ -104,6 +109,7 @@ impl Engine {
     /// Opens the brain, binds the listener, and resumes unfinished turns.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let address = config.listen;
+        backups::finish_restore(&config)?;
         let brain = Brain::open(&config.brain_path)?;
         let listener =
             TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })?;
@@ -122,6 +128,8 @@ impl Engine {
         let mcp = Mcp::open(&brain, config.mcp, Some(Arc::clone(&sandbox)), Arc::clone(&clock))
             .map_err(BrainError::from)?;
         mcp.set_catalog(&config.catalog);
+        let backup_key = config.token_secret.as_ref().map(BackupKey::derive);
+        let backups = Backups::new(&config.brain_path, &config.workspace, backup_key);
         let workspace_lock = WorkspaceLock::default();
         let files = UserFiles::open(
             &config.workspace,
@@ -172,7 +180,7 @@ impl Engine {
         agent.resume().map_err(BrainError::from)?;
         let reloader = CatalogReloader::new(Arc::clone(&agent), config.catalog_folder, tool_deps);
         let browser_tokens = BrowserTokens::new(token_identity, config.browser_access);
-        let credentials = Credentials { key_hash: config.key_hash, browser_tokens };
+        let credentials = Credentials { key_hash: config.key_hash, browser_tokens, backups };
         let expiry = Expiry { files: files.clone(), clock: Arc::clone(&clock) };
         let (shared_agent, shared_brain) = (Arc::clone(&agent), brain.clone());
         let state = http::AppState::new(

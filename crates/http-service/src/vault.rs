@@ -8,6 +8,7 @@
 //! hardware.
 
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use std::fmt;
@@ -37,6 +38,16 @@ impl MasterKey {
         let mut key = Zeroizing::new([0_u8; 32]);
         getrandom::fill(key.as_mut_slice()).map_err(|_| KeyError::NoRandomness)?;
         Ok(Self(key))
+    }
+
+    /// Derives a key for another use, which says nothing about this one.
+    pub fn derive(&self, purpose: &str) -> Zeroizing<[u8; 32]> {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.0.as_slice());
+        let mut derived = Zeroizing::new([0_u8; 32]);
+        for (to, from) in derived.iter_mut().zip(hmac::sign(&key, purpose.as_bytes()).as_ref()) {
+            *to = *from;
+        }
+        derived
     }
 
     /// Returns the text that [`MasterKey::parse`] accepts. Only for the file or variable that stores the key.

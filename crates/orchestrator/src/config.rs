@@ -4,6 +4,7 @@
 //! [`Config`] without any variable.
 
 mod backend;
+mod backups;
 mod database;
 mod engine_env;
 mod keys;
@@ -22,8 +23,10 @@ use http_service::env::{ConfigErrors, Env, EnvReader, parse_seconds};
 use secrecy::SecretString;
 
 pub use self::backend::BackendKind;
+pub(crate) use self::backups::read_target;
 pub use self::database::{DatabaseUrl, PostgresUrl};
 pub use crate::domain::{SupervisionRules, WebhookRules};
+pub use crate::fleet::BackupSettings;
 use crate::keys::MasterKey;
 
 /// The network that engines in containers join unless another is named.
@@ -68,6 +71,8 @@ pub struct Config {
     pub backend: BackendKind,
     /// The name of another host that is permanently off and whose engines may be launched on this one.
     pub take_over_from: Option<String>,
+    /// Where backups are kept, and when they are made; `None` for no backups.
+    pub backups: Option<BackupSettings>,
 }
 
 /// The ports on which engines may listen, both ends included.
@@ -150,11 +155,13 @@ impl fmt::Display for Config {
         ];
         let metrics_address = self.metrics_address.map(|address| ("ORCH_METRICS_ADDR", address.to_string()));
         let take_over_from = self.take_over_from.clone().map(|host| ("ORCH_TAKE_OVER_FROM", host));
+        let backups = self.backups.as_ref().map(backups::display).unwrap_or_default();
         let lines: Vec<_> = lines
             .iter()
             .chain(&of_backend)
             .chain(&metrics_address)
             .chain(&take_over_from)
+            .chain(&backups)
             .map(|(name, value)| format!("{name}={value}"))
             .collect();
         f.write_str(&lines.join("\n"))
@@ -215,6 +222,7 @@ impl Config {
             |text| parse_absolute_path(text).filter(|path| path.is_dir()),
         );
         let take_over_from = reader.text("ORCH_TAKE_OVER_FROM").filter(|host| !host.is_empty());
+        let backups = backups::read(&mut reader, env);
         let required = database.zip(master_key).zip(admin_key).zip(engine_image);
         let config = required.map(|(((database, master_key), admin_key), engine_image)| Self {
             database,
@@ -235,6 +243,7 @@ impl Config {
             catalog,
             backend,
             take_over_from,
+            backups,
         });
         reader.finish(config)
     }

@@ -8,6 +8,8 @@
 mod admission;
 mod audit_feed;
 mod auth_failure_log;
+mod backup_transfers;
+mod backups;
 mod boot_limiter;
 mod browser;
 mod caller;
@@ -68,6 +70,8 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use admission::Admission;
 pub(crate) use audit_feed::{FeedItem, RowFeed};
+pub use backup_transfers::BackupSettings;
+pub(crate) use backup_transfers::BackupSetup;
 pub(crate) use caller::Caller;
 pub(crate) use engines::EngineEndpoint;
 pub use error::FleetError;
@@ -75,6 +79,8 @@ pub(crate) use idempotency::{Begun, Call, CallAnswer, CallPermit, IdempotentCall
 pub(crate) use log_filters::FilterRequest;
 pub(crate) use stream_limiter::{StreamHolder, StreamPermit};
 
+use self::backup_transfers::BackupTransfers;
+use self::backups::Backups;
 use self::browser::Browsers;
 use self::changes::Changes;
 use self::changes::boot::Boots;
@@ -134,6 +140,7 @@ pub struct Fleet {
     pub(crate) overview: Overview,
     pub(crate) drains: Arc<Drains>,
     pub(crate) maintenances: Maintenances,
+    pub(crate) backups: Arc<Backups>,
     pub(crate) failed_starts: FailedStarts,
     pub(crate) explainer: Explainer,
     pub(crate) webhooks: Arc<Webhooks>,
@@ -165,6 +172,8 @@ pub(crate) struct Settings {
     pub(crate) ports: PortRange,
     pub(crate) rules: SupervisionRules,
     pub(crate) webhooks: WebhookRules,
+    /// `None`: no backups are made.
+    pub(crate) backups: Option<BackupSetup>,
 }
 
 /// The dependencies of a fleet.
@@ -239,6 +248,11 @@ impl Foundation {
         }
     }
 
+    fn transitions(&self, claim_owner: String, timeout: Duration) -> Arc<Transitions> {
+        let (shared, supervision) = (Arc::clone(&self.shared), Arc::clone(&self.supervision));
+        Arc::new(Transitions::new(shared, supervision, claim_owner, Arc::clone(&self.policies), timeout))
+    }
+
     fn supervisor(
         &self,
         transitions: &Arc<Transitions>,
@@ -263,8 +277,7 @@ impl Foundation {
 
 impl Fleet {
     pub(crate) fn new(settings: Settings, deps: FleetDeps) -> Arc<Self> {
-        let Settings { claim_owner, engine_image, engine_env, boot_timeout, ports, rules, webhooks } =
-            settings;
+        let Settings { claim_owner, engine_image, engine_env, boot_timeout, ports, rules, .. } = settings;
         let metrics = deps.metrics.clone();
         let operation_timeout = boot_timeout + OPERATION_OVERHEAD;
         let backend = metrics.observe_backend(Arc::clone(&deps.backend));
@@ -277,13 +290,7 @@ impl Fleet {
         let foundation = Foundation::new(rules, engine_image, FleetDeps { backend, metrics, ..deps });
         let Foundation { shared, supervision, telemetry, records, client, inbox, .. } = &foundation;
         let Foundation { policies, products, browsers, .. } = &foundation;
-        let transitions = Arc::new(Transitions::new(
-            Arc::clone(shared),
-            Arc::clone(supervision),
-            claim_owner,
-            Arc::clone(policies),
-            operation_timeout,
-        ));
+        let transitions = foundation.transitions(claim_owner, operation_timeout);
         let boots = Boots {
             shared: Arc::clone(shared),
             policies: Arc::clone(policies),
@@ -293,9 +300,11 @@ impl Fleet {
             engine_env,
             boot_timeout,
         };
+        let transfers = Arc::new(BackupTransfers::new(Arc::clone(shared), settings.backups));
         let changes = Changes {
             shared: Arc::clone(shared),
             supervision: Arc::clone(supervision),
+            backups: Arc::clone(&transfers),
             transitions: Arc::clone(&transitions),
             policies: Arc::clone(policies),
             client: Arc::clone(client),
@@ -334,6 +343,7 @@ impl Fleet {
             failed_starts: FailedStarts { shared: Arc::clone(shared), executor: Arc::clone(&executor) },
             product_lives: ProductLives::new(shared, products, &executor, &is_ready),
             drains: Arc::new(Drains::new(shared, &executor, &drain, &is_ready)),
+            backups: Backups::new(shared, &executor, &transfers, &is_ready, &stream_shutdown),
             maintenances: Maintenances::new(shared, &executor, &maintenance),
             overview: Overview::new(
                 shared,
@@ -347,7 +357,7 @@ impl Fleet {
             versions: Versions::new(shared, policies, &executor, records),
             rollouts: Rollouts::new(shared, policies, &executor, &rollout, &is_ready),
             explainer: Explainer::new(shared, supervision, policies, client),
-            webhooks: Webhooks::new(shared, &is_ready, webhooks),
+            webhooks: Webhooks::new(shared, &is_ready, settings.webhooks),
             idempotent_calls: IdempotentCalls::new(shared, products, &executor, operation_timeout),
             queries: Queries::new(Arc::clone(shared), stream_shutdown.clone()),
             scheduled_wakes: ScheduledWakes::new(shared, &executor, &is_ready),
@@ -381,6 +391,7 @@ impl Fleet {
         tasks.spawn(Arc::clone(&self.product_lives).run(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.rollouts).run(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.idempotent_calls).sweep(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.backups).run(shutdown.clone()));
     }
 
     /// Whether this orchestrator serves: the registry has been compared with the running instances, and no other
@@ -444,6 +455,8 @@ impl Fleet {
             supervised_engines: self.supervision.len(),
             operations_in_progress: self.executor.operations.len(),
             webhook_lag: self.webhooks.lag(),
+            backup_age: self.backups.age(),
+            backup_interval: self.backups.interval().unwrap_or_default(),
         }
     }
 

@@ -4,6 +4,7 @@
 mod audit;
 mod audit_stream;
 mod auth;
+mod backups;
 mod browser;
 mod docs;
 mod engines;
@@ -160,6 +161,9 @@ http_service::routes! {
     rollouts::pause,
     rollouts::resume,
     rollouts::roll_back,
+    backups::start,
+    backups::status,
+    backups::list,
 }
 
 /// All routes with their middleware.

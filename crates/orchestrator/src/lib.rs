@@ -15,6 +15,7 @@ mod metrics;
 mod orchestrator;
 mod preflight;
 mod registry;
+pub mod registry_restore;
 #[cfg(test)]
 #[path = "../tests/unit/regressions/mod.rs"]
 mod regressions;
@@ -25,9 +26,9 @@ mod testing;
 
 pub use backend::kubernetes::{COPY_ARG, copy_main};
 pub use config::Config;
-pub use fleet::{Fleet, FleetError};
+pub use fleet::{BackupSettings, Fleet, FleetError};
 pub use http::MetricsAddressError;
 pub use keys::{KeyError, MasterKey};
 pub use orchestrator::{OpenError, Orchestrator};
 pub use preflight::{Preflight, PreflightError, preflight};
-pub use registry::{ChainBreak, VerifiedProduct, VerifyError, verify};
+pub use registry::{ChainBreak, RestoredRows, VerifiedProduct, VerifyError, verify};

@@ -17,13 +17,14 @@ mod text;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use api::backup::BackupAction;
 use api::{ErrorCode, Timestamp};
 use parking_lot::Mutex;
 
 use self::families::Families;
 use self::labels::{
-    AdmitOutcome, BootOutcome, CheckResult, DeliveryOutcome, FailureCause, Label as _, LimitCause,
-    OperationOutcome, RepairKind, Role, StatusClass,
+    AdmitOutcome, BackupOutcome, BootOutcome, CheckResult, DeliveryOutcome, FailureCause, Label as _,
+    LimitCause, OperationOutcome, RepairKind, Role, StatusClass,
 };
 use self::process::ProcessFigures;
 pub(crate) use self::registry::ObservedRegistry;
@@ -55,6 +56,10 @@ pub(crate) struct FleetGauges {
     pub(crate) operations_in_progress: usize,
     /// The age of the oldest row that waits to be sent by a webhook.
     pub(crate) webhook_lag: Duration,
+    /// The time since everything was backed up; zero without a schedule.
+    pub(crate) backup_age: Duration,
+    /// The time between two backups by the schedule; zero without one.
+    pub(crate) backup_interval: Duration,
 }
 
 impl Metrics {
@@ -151,6 +156,29 @@ impl Metrics {
         }
     }
 
+    /// Records what became of an engine, or of the registry, in a job with backups.
+    pub(crate) fn backup_engine(&self, action: BackupAction, outcome: BackupOutcome) {
+        if let Some(engines) =
+            self.families().and_then(|families| families.backup_engines.get(action, outcome))
+        {
+            engines.inc();
+        }
+    }
+
+    /// Records bytes that a backup has added to its store.
+    pub(crate) fn backup_stored(&self, bytes: u64) {
+        if let Some(families) = self.families() {
+            families.backup_stored.inc_by(bytes);
+        }
+    }
+
+    /// Records the end of a job with backups.
+    pub(crate) fn backup_job(&self, action: BackupAction, duration: Duration) {
+        if let Some(jobs) = self.families().and_then(|families| families.backup_job_duration.get(action)) {
+            jobs.observe(duration);
+        }
+    }
+
     fn families(&self) -> Option<&Families> {
         self.0.as_deref().map(|recorder| &recorder.families)
     }
@@ -205,6 +233,8 @@ impl Recorder {
         families.supervised_engines.set(count(gauges.supervised_engines));
         families.operations_in_progress.set(count(gauges.operations_in_progress));
         families.webhook_lag.set(gauges.webhook_lag.as_secs_f64());
+        families.backup_age.set(gauges.backup_age.as_secs_f64());
+        families.backup_interval.set(gauges.backup_interval.as_secs_f64());
         let counts_age = self.counted_at.lock().map(|at| at.elapsed()).unwrap_or_default();
         families.engine_counts_age.set(counts_age.as_secs_f64());
         let process = ProcessFigures::read();

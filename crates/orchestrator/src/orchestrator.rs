@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::config::{BackendKind, Config, DatabaseUrl};
-use crate::fleet::{Fleet, FleetDeps, Settings};
+use crate::fleet::{BackupSetup, Fleet, FleetDeps, Settings};
 use crate::host::Host;
 use crate::http;
 use crate::keys::{KeyError, Purpose, Vault};
@@ -289,6 +289,11 @@ impl Orchestrator {
             ports: config.ports,
             rules: config.rules,
             webhooks: config.webhooks,
+            backups: config.backups.map(|settings| BackupSetup {
+                settings,
+                master_key: config.master_key,
+                database: config.database,
+            }),
         };
         let fleet = Fleet::new(settings, parts);
         Self { fleet, admin_key: config.admin_key }

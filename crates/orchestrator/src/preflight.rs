@@ -9,6 +9,7 @@ use std::time::Duration;
 use backend::docker::{self, DockerBackend};
 use backend::kubernetes::{self, KubernetesBackend, Settings};
 use backend::{BackendError, EngineBackend};
+use backup::{BackupError, Store, Target};
 use http_service::clock::SystemClock;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
@@ -48,6 +49,14 @@ pub enum PreflightError {
         #[source]
         source: io::Error,
     },
+    /// The store of backups cannot be used.
+    #[error("backups cannot be made: {target} (ORCH_BACKUP_URL): {fault}")]
+    Backups {
+        /// Where backups are kept.
+        target: Box<Target>,
+        /// The problem that was found.
+        fault: String,
+    },
     /// The backend cannot run engines.
     #[error("engines cannot be run ({variable}): {fault}")]
     Backend {
@@ -75,7 +84,29 @@ pub async fn preflight(config: &Config) -> Preflight {
         errors.extend(check_folder("ORCH_DATA_ROOT_PATH", &config.data_root).err());
     }
     errors.extend(check_backend(config).await.err());
+    errors.extend(check_backups(config).await.err());
     Preflight { registry, errors }
+}
+
+/// Checks that the store of backups answers, and that its backups can be read with this master key.
+async fn check_backups(config: &Config) -> Result<(), PreflightError> {
+    let Some(settings) = &config.backups else { return Ok(()) };
+    if let Some(folder) = settings.target.folder() {
+        check_folder("ORCH_BACKUP_URL", &folder)?;
+        if !folder.exists() {
+            return Ok(());
+        }
+    }
+    let unusable =
+        |fault: String| PreflightError::Backups { target: Box::new(settings.target.clone()), fault };
+    let opened = Store::open(&settings.target, &config.master_key, false);
+    match tokio::time::timeout(CHECK_TIMEOUT, opened).await {
+        // An empty store gets its root key with the first backup.
+        Ok(Ok(Ok(_) | Err(BackupError::NotFound))) => Ok(()),
+        Ok(Ok(Err(error))) => Err(unusable(error.to_string())),
+        Ok(Err(invalid)) => Err(unusable(invalid.to_string())),
+        Err(_) => Err(unusable(format!("it did not answer within {} s", CHECK_TIMEOUT.as_secs()))),
+    }
 }
 
 /// Describes a registry that can be used.

@@ -1,10 +1,11 @@
 //! `roundhouse rekey`: re-encrypts every stored secret under another master key, in one transaction.
 
+use backup::{BackupError, Store, Target};
 use http_service::clock::Clock;
 use http_service::env::{ConfigErrors, Env, EnvReader};
 use http_service::lock::LockHolder;
 
-use crate::config::DatabaseUrl;
+use crate::config::{DatabaseUrl, read_target};
 use crate::keys::{KeyError, MasterKey, Purpose, Vault};
 use crate::orchestrator::KEY_CHECK_TEXT;
 use crate::registry::{
@@ -20,6 +21,19 @@ pub struct Rekey {
     pub new: MasterKey,
     /// The master key so far.
     pub old: MasterKey,
+    /// The backups, whose root key is encrypted, too.
+    pub backups: RekeyedBackups,
+}
+
+/// The backups of a deployment that gets another master key.
+#[derive(Clone, Debug)]
+pub enum RekeyedBackups {
+    /// None are named. Refused if the deployment has made some.
+    Unnamed,
+    /// They stay as they are: only the old key opens them.
+    Left,
+    /// Those in this store.
+    In(Target),
 }
 
 /// The result of a successful run.
@@ -68,6 +82,17 @@ pub enum RekeyError {
         /// The registry.
         database: DatabaseUrl,
     },
+    /// The deployment has backups, and they are not named.
+    #[error(
+        "this deployment makes backups, which only the old key would open: set ORCH_BACKUP_URL to where they are, so \
+         that the new key opens them, or to `none` to leave them as they are; nothing was changed"
+    )]
+    BackupsUnnamed,
+    /// The backups could not be encrypted under the new key.
+    #[error(
+        "the registry's secrets are encrypted under the new key, but its backups are not: run this again"
+    )]
+    Backups(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The registry cannot be used.
     #[error("the registry {database} cannot be opened")]
     Registry {
@@ -101,7 +126,7 @@ impl From<ResealError> for RekeyError {
 }
 
 impl Rekey {
-    /// Reads `ORCH_DATABASE_URL`, `ORCH_MASTER_KEY` and `ORCH_MASTER_KEY_OLD`.
+    /// Reads `ORCH_DATABASE_URL`, `ORCH_MASTER_KEY`, `ORCH_MASTER_KEY_OLD` and `ORCH_BACKUP_URL`.
     pub fn from_env(env: &dyn Env) -> Result<Self, ConfigErrors> {
         const KEY_FORMAT: &str = "32 bytes in URL-safe base64 without padding (43 characters)";
         let mut reader = EnvReader::new(env);
@@ -116,7 +141,13 @@ impl Rekey {
             &format!("the key so far: {KEY_FORMAT}"),
             MasterKey::parse,
         );
-        let rekey = database.zip(new).zip(old).map(|((database, new), old)| Self { database, new, old });
+        let backups = match reader.text("ORCH_BACKUP_URL").as_deref() {
+            None => RekeyedBackups::Unnamed,
+            Some("none") => RekeyedBackups::Left,
+            Some(_) => read_target(&mut reader, env).map_or(RekeyedBackups::Unnamed, RekeyedBackups::In),
+        };
+        let required = database.zip(new).zip(old);
+        let rekey = required.map(|((database, new), old)| Self { database, new, old, backups });
         reader.finish(rekey)
     }
 
@@ -135,7 +166,16 @@ impl Rekey {
         let registry = Registry::open(database, clock.now()).await.map_err(open_error)?;
         let outcome = self.reseal(&registry).await;
         registry.close().await;
-        outcome
+        let outcome = outcome?;
+        if let RekeyedBackups::In(target) = &self.backups {
+            let failed = |error: Box<dyn std::error::Error + Send + Sync>| RekeyError::Backups(error);
+            match Store::reseal(target, &self.old, &self.new).await.map_err(|error| failed(error.into()))? {
+                // None were made yet.
+                Ok(_) | Err(BackupError::NotFound) => {}
+                Err(error) => return Err(failed(error.into())),
+            }
+        }
+        Ok(outcome)
     }
 
     async fn reseal(&self, registry: &Registry) -> Result<RekeyOutcome, RekeyError> {
@@ -143,6 +183,9 @@ impl Rekey {
         let Some(key_check) = registry.key_check().await? else {
             return Err(RekeyError::Unused { database: database() });
         };
+        if matches!(self.backups, RekeyedBackups::Unnamed) && registry.makes_backups().await? {
+            return Err(RekeyError::BackupsUnnamed);
+        }
         let (new, old) = (Vault::new(&self.new)?, Vault::new(&self.old)?);
         if verifies(&new, &key_check) {
             return Ok(RekeyOutcome::AlreadyDone);

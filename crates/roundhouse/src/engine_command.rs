@@ -132,6 +132,11 @@ fn serve(args: &Args, begun: Instant) -> Result<(), Failure> {
     let trace_settings = config.traces.clone();
     let result = runtime.block_on(async {
         let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
+        if config.maintenance {
+            let shutdown = CancellationToken::new();
+            let served = engine::serve_maintenance(config, shutdown.clone());
+            return Ok(signals.run_until_shutdown(served, &shutdown).await?);
+        }
         let exporter = trace_export::start(trace_settings)?;
         let engine = Engine::start(config).await?;
         let address = engine.address().context("the engine's address is unknown")?;

@@ -57,6 +57,10 @@ enum Command {
     Fleet(operator::fleet::Args),
     /// Move all engines to another image, step by step, and back again if that fails.
     Rollout(operator::rollout::Args),
+    /// Back up the engines of a deployment and its registry, and see, verify and remove backups.
+    Backup(operator::backup::Args),
+    /// Restore engines from backups, or the registry of a deployment that was lost.
+    Restore(operator::restore::Args),
     /// Show how the engines of a product are.
     Status(operator::figures::StatusArgs),
     /// Show the figures of a product's engines.
@@ -116,6 +120,8 @@ fn main() -> ExitCode {
         Command::Product(args) => operator::product::run(args),
         Command::Fleet(args) => operator::fleet::run(args),
         Command::Rollout(args) => operator::rollout::run(args),
+        Command::Backup(args) => operator::backup::run(args),
+        Command::Restore(args) => operator::restore::run(args),
         Command::Status(args) => operator::figures::status(args),
         Command::Metrics(args) => operator::figures::metrics(args),
         Command::Events(args) => operator::events::run(args),

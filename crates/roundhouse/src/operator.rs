@@ -3,6 +3,7 @@
 
 pub(crate) mod acts;
 pub(crate) mod audit;
+pub(crate) mod backup;
 pub(crate) mod completions;
 mod confirm;
 pub(crate) mod engine;
@@ -19,6 +20,7 @@ mod policy;
 pub(crate) mod product;
 mod product_keys;
 mod product_life;
+pub(crate) mod restore;
 pub(crate) mod rollout;
 mod session;
 pub(crate) mod skill;

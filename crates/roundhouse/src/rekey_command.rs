@@ -11,11 +11,12 @@ pub(crate) fn run() -> Result<(), Failure> {
     let rekey = Rekey::from_env(&ProcessEnv).map_err(Failure::usage)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(rekey.run(&SystemClock::new())).map_err(|error| match error {
-        RekeyError::Failed(_) => error.into(),
+        RekeyError::Failed(_) | RekeyError::Backups(_) => error.into(),
         RekeyError::Missing { .. }
         | RekeyError::InUse { .. }
         | RekeyError::Unused { .. }
         | RekeyError::WrongKey { .. }
+        | RekeyError::BackupsUnnamed
         | RekeyError::Registry { .. } => Failure::usage(format!("{:#}", anyhow::Error::new(error))),
     })?;
     print_line(&match outcome {

@@ -249,6 +249,7 @@ fn build_config(
         catalog: locked.join(CATALOG_FOLDER),
         backend: BackendKind::Process,
         take_over_from: None,
+        backups: None,
         metrics_address: None,
     })
 }

@@ -35,6 +35,7 @@ mod search;
 mod search_index;
 mod settings;
 mod skills;
+pub mod snapshot;
 pub mod steps;
 #[cfg(any(test, feature = "testing"))]
 #[path = "../tests/unit/testing.rs"]
@@ -74,8 +75,6 @@ pub use error::{BrainError, StoreError};
 pub use facts::{CorrectError, FactCorrection, FactFilter};
 pub use feedback::{Correction, FeedbackContent, FeedbackRow};
 pub use fork::{Forked, NewFork};
-use http_service::clock::{Clock as _, SystemClock};
-use http_service::lock::{FileLock, LockError};
 pub use journal::{Journal, JournalError};
 pub use knowledge::{KnowledgeDraft, KnowledgeRejected, NewKnowledge, SupersedeError};
 pub use learning_batches::{BatchEffect, BatchProgress, BatchStage, LessonDraft, UnrelatedTurn};
@@ -150,15 +149,11 @@ impl Brain {
         let folder = file.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder)
             .map_err(|source| BrainError::Folder { folder: folder.to_owned(), source })?;
-        let mut lock = file.as_os_str().to_owned();
-        lock.push(".lock");
-        let lock =
-            FileLock::acquire(Path::new(&lock), SystemClock::new().now()).map_err(|error| match error {
-                LockError::Held(holder) => BrainError::InUse { file: file.to_owned(), holder },
-                LockError::Io { file, source } => BrainError::Lock { file, source },
-            })?;
+        let lock = snapshot::lock(file)?;
         // Left behind by an import that was interrupted.
         transfer::remove_staging_file(file);
+        let unusable = |source| BrainError::Folder { folder: folder.to_owned(), source };
+        snapshot::remove_snapshot(file).map_err(unusable)?;
         let write = schema::open(file)?;
         let failed = |error| BrainError::from_sqlite(file, error);
         let read_pool = Arc::new(ReadPool::open(file).map_err(failed)?);

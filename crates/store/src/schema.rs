@@ -28,10 +28,7 @@ pub(super) fn open(file: &Path) -> Result<Connection, BrainError> {
     backups::create_private_file(file).map_err(unusable)?;
     let mut connection = Connection::open(file).map_err(failed)?;
     // Checked before the file is changed: a file that is not a brain stays as it is.
-    let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
-    if found > FORMAT_VERSION {
-        return Err(BrainError::NewerSchema { file: file.to_owned(), found, known: FORMAT_VERSION });
-    }
+    let found = check_format(&connection, file)?;
     if found == 0 && has_tables(&connection).map_err(failed)? {
         return Err(BrainError::Foreign { file: file.to_owned() });
     }
@@ -58,6 +55,16 @@ pub(super) fn open(file: &Path) -> Result<Connection, BrainError> {
     // than SQLite buffers by default, and would create a temporary file each time.
     connection.pragma_update(None, "temp_store", "memory").map_err(failed)?;
     Ok(connection)
+}
+
+/// Returns the format of the brain in `file`, which this version must know.
+pub(super) fn check_format(connection: &Connection, file: &Path) -> Result<i64, BrainError> {
+    let found = connection.pragma_query_value(None, "user_version", |row| row.get(0));
+    let found: i64 = found.map_err(|error| BrainError::from_sqlite(file, error))?;
+    if found > FORMAT_VERSION {
+        return Err(BrainError::NewerSchema { file: file.to_owned(), found, known: FORMAT_VERSION });
+    }
+    Ok(found)
 }
 
 fn has_tables(connection: &Connection) -> Result<bool, rusqlite::Error> {

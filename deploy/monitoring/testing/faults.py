@@ -223,6 +223,25 @@ def data_root_gone(fleet, over):
     away.rename(fleet.data_root)
 
 
+@fault("disk", "BackupsOverdue")
+def backup_store_gone(fleet, over):
+    """The disk for backups has been away for two hours."""
+    fleet.orchestrator.kill()
+    store = fleet.folder / "store"
+    # A file where its folder should be.
+    store.write_text("")
+    two_hours_ago = int((time.time() - 7200) * 1000)
+    with contextlib.closing(sqlite3.connect(fleet.folder / "registry.sqlite", isolation_level=None)) as registry:
+        registry.execute("INSERT INTO meta (name, value) VALUES ('backup_succeeded_at', ?)", [str(two_hours_ago)])
+    fleet.orchestrator = fleet.launch(ORCH_BACKUP_URL=f"file://{store}", ORCH_BACKUP_INTERVAL="1m")
+    fleet.wait_until_ready()
+    over.wait()
+    fleet.orchestrator.kill()
+    store.unlink()
+    fleet.orchestrator = fleet.launch()
+    fleet.wait_until_ready()
+
+
 @fault("database", "RegistryFailing", "NoActiveOrchestrator")
 def database_gone(fleet, over):
     """The database's server cannot be reached."""

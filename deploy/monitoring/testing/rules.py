@@ -34,7 +34,7 @@ def shorten(text):
     text = re.sub(r"(\[)(\d+)([mh])(\])", _seconds, text)
     text = re.sub(r"(\bfor: )(\d+)([mh])(\b)", _seconds, text)
     # What is compared with seconds: a quantile of a histogram of them, or an age.
-    return re.sub(r"((?:_seconds_bucket\[\w+\]\)+|_age_seconds|_lag_seconds) > )([0-9.]+)", _tenth, text)
+    return re.sub(r"((?:_seconds_bucket\[\w+\]\)+|_age_seconds|_lag_seconds) > )([0-9.]+)(?! \*)", _tenth, text)
 
 
 def read(path):

@@ -124,7 +124,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// The registry's schema, from the orchestrator's migrations.
-    const SCHEMA: [&str; 12] = [
+    const SCHEMA: [&str; 13] = [
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sql"),
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sqlite.sql"),
         include_str!("../../../crates/orchestrator/migrations/0002_supervision.sql"),
@@ -137,6 +137,7 @@ pub(crate) mod tests {
         include_str!("../../../crates/orchestrator/migrations/0011_product_states.sql"),
         include_str!("../../../crates/orchestrator/migrations/0009_idempotency.sql"),
         include_str!("../../../crates/orchestrator/migrations/0013_rollouts.sql"),
+        include_str!("../../../crates/orchestrator/migrations/0012_backup_erasures.sql"),
     ];
 
     /// Creates a registry with one product and nothing else.

@@ -350,6 +350,44 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/fleet/backups": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns what is set about backups, the job under way with its progress, and the latest jobs. */
+        get: operations["get_backup_status"];
+        put?: never;
+        /**
+         * Begins a job with backups, which goes on by itself: to back up, verify or restore the engines of all products, of one
+         *     product or of one user, or to remove what is not kept any more. One job runs at a time.
+         */
+        post: operations["start_backup_job"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/fleet/backups/list": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the backups of a user's engine that are in the store, the latest first; without a user, those of the registry. */
+        get: operations["list_backups"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/fleet/drain": {
         parameters: {
             query?: never;
@@ -446,6 +484,117 @@ export interface paths {
         post?: never;
         /** Ends the maintenance. It may be repeated. */
         delete: operations["end_fleet_maintenance"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/fleet/rollouts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the last 50 rollouts, newest first. */
+        get: operations["list_rollouts"];
+        put?: never;
+        /**
+         * Starts a rollout: all engines that follow the deployment's image are moved to another one, some first, those at rest
+         *     before those that run, with a copy of each brain. If too many fail, all go back. When all are moved, the image is the
+         *     deployment's.
+         */
+        post: operations["start_rollout"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/fleet/rollouts/{rollout_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns a rollout: its plan, its phase, and how many engines are in which state. */
+        get: operations["get_rollout"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/fleet/rollouts/{rollout_id}/engines": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists the engines that a rollout has begun with, and what became of each. */
+        get: operations["list_rollout_engines"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/fleet/rollouts/{rollout_id}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Pauses a rollout: no engine is moved until it is resumed. It may be repeated. */
+        post: operations["pause_rollout"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/fleet/rollouts/{rollout_id}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Resumes a rollout. The engines that have failed so far are accepted. It may be repeated. */
+        post: operations["resume_rollout"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/fleet/rollouts/{rollout_id}/rollback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Lets the engines of a rollout go back to the image that they had: of the one that is under way, or of the last one. An
+         *     engine whose data the newer version has migrated gets the copy of before back if it was not used since; otherwise it
+         *     stays, pinned to the newer version, unless `discard_new_turns` says that what its user said since may be lost.
+         */
+        post: operations["roll_back_rollout"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1011,6 +1160,89 @@ export interface components {
          */
         AuditWebhookState: "active" | "paused" | "gone";
         /**
+         * @description What a job does.
+         * @enum {string}
+         */
+        BackupAction: "back_up" | "verify" | "restore" | "collect";
+        /** @description An engine of which a job has failed. */
+        BackupFailure: {
+            engine_id?: components["schemas"]["EngineId"] | null;
+            /** @description The error. */
+            error: components["schemas"]["ErrorDetail"];
+            product_id?: components["schemas"]["ProductId"] | null;
+            user_id?: components["schemas"]["UserId"] | null;
+        };
+        /** @description A job with backups. */
+        BackupJob: {
+            /** @description What it does. */
+            action: components["schemas"]["BackupAction"];
+            /**
+             * Format: int64
+             * @description The bytes of content that were backed up, verified or restored.
+             */
+            bytes: number;
+            /**
+             * Format: int64
+             * @description How many of them are done.
+             */
+            done: number;
+            ended_at?: components["schemas"]["Timestamp"] | null;
+            error?: components["schemas"]["ErrorDetail"] | null;
+            /**
+             * Format: int64
+             * @description How many have failed.
+             */
+            failed: number;
+            /** @description The first failures. */
+            failures: components["schemas"]["BackupFailure"][];
+            /** @description When it began. */
+            started_at: components["schemas"]["Timestamp"];
+            /**
+             * Format: int64
+             * @description The bytes that were added to the store, or removed from it.
+             */
+            stored_bytes: number;
+            /**
+             * Format: int64
+             * @description How many engines it is about, the registry counted as one.
+             */
+            total: number;
+            /**
+             * Format: int64
+             * @description How many of those had nothing to do, because they have not changed.
+             */
+            unchanged: number;
+        };
+        /** @description Answer of `GET /fleet/backups/list`. */
+        BackupList: {
+            /** @description The backups, the latest first. */
+            backups: components["schemas"]["StoredBackup"][];
+        };
+        /** @description Answer of `GET /fleet/backups`. */
+        BackupStatus: {
+            current?: components["schemas"]["BackupJob"] | null;
+            /**
+             * Format: int64
+             * @description The seconds between two backups by the schedule; null if there is none.
+             */
+            interval_s?: number | null;
+            /**
+             * Format: int64
+             * @description For how many days each backup is kept.
+             */
+            keep_days?: number | null;
+            /**
+             * Format: int64
+             * @description How many of the latest backups of an engine are kept, however old they are.
+             */
+            keep_last?: number | null;
+            next_at?: components["schemas"]["Timestamp"] | null;
+            /** @description The latest jobs that have ended, the last one first. */
+            recent: components["schemas"]["BackupJob"][];
+            /** @description Where backups are kept; null if they are not configured. */
+            target?: string | null;
+        };
+        /**
          * Format: uri
          * @description http or https, without credentials, query and fragment
          */
@@ -1277,7 +1509,7 @@ export interface components {
          * @description A stable error code. Clients should decide by the code, never by the message.
          * @enum {string}
          */
-        ErrorCode: "INVALID_REQUEST" | "MODEL_NOT_PERMITTED" | "TOOL_DENIED" | "TOOL_FAILED" | "INVALID_STATE" | "INVALID_ISSUER" | "OAUTH_DENIED" | "INVALID_PLATFORM_KEY" | "INVALID_ADMIN_KEY" | "INVALID_ENGINE_KEY" | "INVALID_TOKEN" | "TOKEN_EXPIRED" | "TOKEN_REVOKED" | "TOKEN_SCOPE" | "POLICY_DENIED" | "PRODUCT_DISABLED" | "PLATFORM_SKILL" | "USER_SERVERS_NOT_PERMITTED" | "NOT_FOUND" | "PRODUCT_NOT_FOUND" | "ENGINE_NOT_FOUND" | "TASK_NOT_FOUND" | "TASK_NOT_RUNNING" | "MESSAGE_NOT_FOUND" | "TURN_NOT_FOUND" | "HITL_NOT_PENDING" | "TOKEN_NOT_FOUND" | "KEY_NOT_FOUND" | "SCHEDULE_NOT_FOUND" | "DELIVERY_NOT_FOUND" | "WEBHOOK_NOT_FOUND" | "APPROVAL_NOT_FOUND" | "SKILL_NOT_FOUND" | "SERVER_NOT_FOUND" | "CONNECTION_NOT_FOUND" | "FILE_NOT_FOUND" | "UPLOAD_NOT_FOUND" | "FILE_NOT_ACCESSIBLE" | "METHOD_NOT_FOUND" | "METHOD_NOT_ALLOWED" | "REQUEST_TIMEOUT" | "PRODUCT_SLUG_EXISTS" | "PRODUCT_NOT_DISABLED" | "PRODUCT_DELETING" | "CONFIRMATION_INVALID" | "ENGINE_ALREADY_EXISTS" | "ENGINE_NOT_RUNNING" | "ENGINE_ALREADY_RUNNING" | "APPROVAL_ANSWERED" | "TASK_BUSY" | "TASK_EXISTS" | "SCHEDULE_EXISTS" | "SKILL_EXISTS" | "SERVER_EXISTS" | "TOOLS_CHANGED" | "FACT_REPLACED" | "FILE_CONFLICT" | "UPLOAD_CONFLICT" | "WEBHOOK_NOT_CONFIGURED" | "PRECONDITION_FAILED" | "RANGE_NOT_SATISFIABLE" | "PAYLOAD_TOO_LARGE" | "QUOTA_EXCEEDED" | "RATE_LIMITED" | "QUEUE_FULL" | "SCHEDULE_LIMIT" | "TOKEN_LIMIT" | "KEY_LIMIT" | "WEBHOOK_LIMIT" | "SERVER_LIMIT" | "USAGE_CAP_REACHED" | "INTERNAL_ERROR" | "BACKEND_ERROR" | "OUTPUT_INVALID" | "SERVER_FAILED" | "ASSETS_NOT_CONFIGURED" | "STARTING_UP" | "PORT_EXHAUSTION" | "CAPACITY_EXHAUSTED" | "MAINTENANCE" | "SHUTTING_DOWN" | "QUIESCED" | "OVERLOADED" | "BOOT_TIMEOUT" | "STORAGE_FULL";
+        ErrorCode: "INVALID_REQUEST" | "MODEL_NOT_PERMITTED" | "TOOL_DENIED" | "TOOL_FAILED" | "INVALID_STATE" | "INVALID_ISSUER" | "OAUTH_DENIED" | "INVALID_PLATFORM_KEY" | "INVALID_ADMIN_KEY" | "INVALID_ENGINE_KEY" | "INVALID_TOKEN" | "TOKEN_EXPIRED" | "TOKEN_REVOKED" | "TOKEN_SCOPE" | "POLICY_DENIED" | "PRODUCT_DISABLED" | "PLATFORM_SKILL" | "USER_SERVERS_NOT_PERMITTED" | "NOT_FOUND" | "PRODUCT_NOT_FOUND" | "ENGINE_NOT_FOUND" | "TASK_NOT_FOUND" | "TASK_NOT_RUNNING" | "MESSAGE_NOT_FOUND" | "TURN_NOT_FOUND" | "HITL_NOT_PENDING" | "TOKEN_NOT_FOUND" | "KEY_NOT_FOUND" | "SCHEDULE_NOT_FOUND" | "DELIVERY_NOT_FOUND" | "WEBHOOK_NOT_FOUND" | "ROLLOUT_NOT_FOUND" | "APPROVAL_NOT_FOUND" | "SKILL_NOT_FOUND" | "SERVER_NOT_FOUND" | "CONNECTION_NOT_FOUND" | "FILE_NOT_FOUND" | "UPLOAD_NOT_FOUND" | "FILE_NOT_ACCESSIBLE" | "METHOD_NOT_FOUND" | "METHOD_NOT_ALLOWED" | "REQUEST_TIMEOUT" | "PRODUCT_SLUG_EXISTS" | "PRODUCT_NOT_DISABLED" | "PRODUCT_DELETING" | "CONFIRMATION_INVALID" | "ROLLOUT_UNDER_WAY" | "ROLLOUT_OVER" | "ENGINE_ALREADY_EXISTS" | "ENGINE_NOT_RUNNING" | "ENGINE_ALREADY_RUNNING" | "APPROVAL_ANSWERED" | "TASK_BUSY" | "TASK_EXISTS" | "SCHEDULE_EXISTS" | "SKILL_EXISTS" | "SERVER_EXISTS" | "TOOLS_CHANGED" | "FACT_REPLACED" | "FILE_CONFLICT" | "UPLOAD_CONFLICT" | "WEBHOOK_NOT_CONFIGURED" | "IDEMPOTENCY_KEY_IN_USE" | "IDEMPOTENCY_KEY_REUSED" | "PRECONDITION_FAILED" | "RANGE_NOT_SATISFIABLE" | "PAYLOAD_TOO_LARGE" | "QUOTA_EXCEEDED" | "RATE_LIMITED" | "QUEUE_FULL" | "SCHEDULE_LIMIT" | "TOKEN_LIMIT" | "KEY_LIMIT" | "WEBHOOK_LIMIT" | "SERVER_LIMIT" | "USAGE_CAP_REACHED" | "INTERNAL_ERROR" | "BACKEND_ERROR" | "OUTPUT_INVALID" | "SERVER_FAILED" | "ASSETS_NOT_CONFIGURED" | "STARTING_UP" | "PORT_EXHAUSTION" | "CAPACITY_EXHAUSTED" | "MAINTENANCE" | "SHUTTING_DOWN" | "QUIESCED" | "OVERLOADED" | "BOOT_TIMEOUT" | "STORAGE_FULL";
         /** @description The error, for programs (`code`) and for people (`message`). */
         ErrorDetail: {
             /** @description The stable code. */
@@ -1427,9 +1659,13 @@ export interface components {
             user_id: components["schemas"]["UserId"];
         };
         IntegerFrom0: number;
+        IntegerFrom0To100: number;
+        IntegerFrom0To1000000: number;
+        IntegerFrom0To2592000: number;
         IntegerFrom0To31536000: number;
         IntegerFrom1: number;
         IntegerFrom1To100: number;
+        IntegerFrom1To64: number;
         IntegerFrom1To86400: number;
         IntegerFrom60To86400: number;
         /** @description What a service logs. */
@@ -1535,6 +1771,11 @@ export interface components {
             action: components["schemas"]["Action"];
             at: components["schemas"]["Timestamp"] | null;
         };
+        /**
+         * @description What a rollout does when too many of its engines fail.
+         * @enum {string}
+         */
+        OnFailure: "roll_back" | "pause";
         /** @description At most 32 different origins. */
         Origins: string[];
         PlatformKey: string;
@@ -1776,6 +2017,154 @@ export interface components {
              */
             in_force: boolean;
         };
+        /** @description Body of `POST /fleet/rollouts/{rollout_id}/rollback`. */
+        RollBackRollout: {
+            /**
+             * @description Whether an engine whose data the newer version has migrated gets the copy of before back even if it was used
+             *     since: what its user has said meanwhile is lost. Otherwise it stays on the newer version.
+             */
+            discard_new_turns?: boolean;
+        };
+        /** @description A rollout. */
+        Rollout: {
+            ended_at: components["schemas"]["Timestamp"] | null;
+            /** @description The image that engines are moved to. */
+            engine_version: components["schemas"]["EngineImage"];
+            /** @description How many engines are in which state. */
+            engines: components["schemas"]["RolloutCounts"];
+            /** @description Whether it is paused. */
+            paused: boolean;
+            /** @description How far it is. */
+            phase: components["schemas"]["RolloutPhase"];
+            /** @description Since when it has been in this phase. */
+            phase_since: components["schemas"]["Timestamp"];
+            /** @description What was decided when it began. */
+            plan: components["schemas"]["RolloutPlan"];
+            /** @description The deployment's image when it began. */
+            previous_version: components["schemas"]["EngineImage"];
+            /** @description Why it is paused or goes back, for a person; null if it does neither. */
+            reason: string | null;
+            /** @description Its id. */
+            rollout_id: components["schemas"]["RolloutId"];
+            /** @description When it began. */
+            started_at: components["schemas"]["Timestamp"];
+        };
+        /** @description The number of a rollout's engines in each state. */
+        RolloutCounts: {
+            /**
+             * Format: int64
+             * @description Engines that did not become healthy, and are on their former image again.
+             */
+            failed: number;
+            /**
+             * Format: int64
+             * @description Engines that are on the rollout's image.
+             */
+            moved: number;
+            /**
+             * Format: int64
+             * @description Engines that are being moved.
+             */
+            moving: number;
+            /**
+             * Format: int64
+             * @description Engines that went back.
+             */
+            rolled_back: number;
+            /**
+             * Format: int64
+             * @description Engines whose product may not use the image.
+             */
+            skipped: number;
+            /**
+             * Format: int64
+             * @description Engines that could not go back.
+             */
+            stuck: number;
+            /**
+             * Format: int64
+             * @description Engines that were moved, and failed later.
+             */
+            unhealthy: number;
+            /**
+             * Format: int64
+             * @description Engines that are still to be moved; 0 when the rollout is over.
+             */
+            waiting: number;
+        };
+        /** @description An engine of a rollout. */
+        RolloutEngine: {
+            /** @description The engine's id. */
+            engine_id: components["schemas"]["EngineId"];
+            error: components["schemas"]["ErrorDetail"] | null;
+            /** @description The image that it had before. */
+            previous_version: components["schemas"]["EngineImage"];
+            /** @description The engine's product. */
+            product_id: components["schemas"]["ProductId"];
+            /** @description Since when. */
+            since: components["schemas"]["Timestamp"];
+            /** @description What became of it. */
+            state: components["schemas"]["RolloutEngineState"];
+            /** @description The engine's user. */
+            user_id: components["schemas"]["UserId"];
+        };
+        /** @description Response of `GET /fleet/rollouts/{rollout_id}/engines`. */
+        RolloutEngineList: {
+            /** @description The page, sorted by engine id. */
+            engines: components["schemas"]["RolloutEngine"][];
+            next: components["schemas"]["EngineId"] | null;
+        };
+        /**
+         * @description What became of an engine in a rollout.
+         * @enum {string}
+         */
+        RolloutEngineState: "moving" | "moved" | "failed" | "unhealthy" | "skipped" | "rolled_back" | "stuck";
+        RolloutId: string;
+        /** @description Response of `GET /fleet/rollouts`. */
+        RolloutList: {
+            /** @description The last 50 rollouts, newest first. */
+            rollouts: components["schemas"]["Rollout"][];
+        };
+        /**
+         * @description How far a rollout is.
+         * @enum {string}
+         */
+        RolloutPhase: "canary" | "baking" | "rolling" | "completed" | "rolling_back" | "rolled_back";
+        /** @description What was decided for a rollout when it began. */
+        RolloutPlan: {
+            /**
+             * Format: int64
+             * @description How long these are watched before the others follow, in seconds.
+             */
+            bake_s: number;
+            /**
+             * Format: int64
+             * @description How many engines are moved first.
+             */
+            canaries: number;
+            /**
+             * Format: int64
+             * @description How many engines are moved at the same time.
+             */
+            concurrency: number;
+            /**
+             * Format: int64
+             * @description The share of proxied calls to engines that were moved that may fail, in percent.
+             */
+            max_error_percent: number;
+            /**
+             * Format: int64
+             * @description How many engines may fail.
+             */
+            max_failures: number;
+            /** @description What happens when too many fail. */
+            on_failure: components["schemas"]["OnFailure"];
+            /**
+             * Format: int64
+             * @description After this time, engines that run are moved, too, in seconds.
+             */
+            window_s: number;
+        };
         /** @description Response of `POST /engines/{user_id}/rotate-key`. */
         RotatedKey: {
             /** @description The engine's new key. The previous one is invalid. */
@@ -1820,11 +2209,34 @@ export interface components {
         };
         /** @description 1 to 63 lower-case letters, digits and hyphens, with no hyphen at either end */
         Slug: string;
+        /** @description Body of `POST /fleet/backups`. */
+        StartBackupJob: {
+            /** @description What to do. */
+            action: components["schemas"]["BackupAction"];
+            /** @description The backup to verify or restore, for a single engine; by default the latest one. */
+            backup_id?: string | null;
+            /** @description Back up engines that have not changed, too, and store again what the store has already. */
+            full?: boolean;
+            product_id?: components["schemas"]["ProductId"] | null;
+            user_id?: components["schemas"]["UserId"] | null;
+        };
         /** @description Body of `POST /fleet/start-failed`. */
         StartFailed: {
             after?: components["schemas"]["EngineId"] | null;
             limit?: components["schemas"]["IntegerFrom1To100"] | null;
             product_id?: components["schemas"]["ProductId"] | null;
+        };
+        /** @description Body of `POST /fleet/rollouts`. */
+        StartRollout: {
+            bake_s?: components["schemas"]["IntegerFrom0To2592000"] | null;
+            canary_percent?: components["schemas"]["IntegerFrom0To100"] | null;
+            concurrency?: components["schemas"]["IntegerFrom1To64"] | null;
+            /** @description The image that all engines are moved to, and that is the deployment's afterwards. */
+            engine_version: components["schemas"]["EngineImage"];
+            max_error_percent?: components["schemas"]["IntegerFrom0To100"] | null;
+            max_failures?: components["schemas"]["IntegerFrom0To1000000"] | null;
+            on_failure?: components["schemas"]["OnFailure"] | null;
+            window_s?: components["schemas"]["IntegerFrom0To2592000"] | null;
         };
         /** @description Response of `POST /engines/{user_id}/start`. */
         StartedEngine: {
@@ -1843,6 +2255,32 @@ export interface components {
         StoppedEngine: {
             /** @description `stopped`. */
             status: components["schemas"]["EngineStatus"];
+        };
+        /** @description A backup in the store. */
+        StoredBackup: {
+            /** @description When it was made. */
+            at: components["schemas"]["Timestamp"];
+            /** @description Whether the engine did nothing meanwhile. */
+            at_rest: boolean;
+            /** @description Its id. */
+            backup_id: string;
+            /**
+             * Format: int64
+             * @description The bytes of their content.
+             */
+            bytes: number;
+            /**
+             * Format: int64
+             * @description Files, folders and links, with the brain.
+             */
+            entries: number;
+            /**
+             * Format: int64
+             * @description Files that could not be read, and sockets and the like.
+             */
+            skipped: number;
+            /** @description The version of the program that the engine ran. */
+            version: string;
         };
         /** @description 1 to 1,024 bytes of UTF-8 */
         TaskId: string;
@@ -2018,7 +2456,10 @@ export interface operations {
     move_engines: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -2073,8 +2514,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -2315,6 +2778,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path?: never;
             cookie?: never;
@@ -2392,7 +2857,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_ALREADY_EXISTS` */
+            /** @description `ENGINE_ALREADY_EXISTS`; `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -2405,6 +2870,17 @@ export interface operations {
             };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -2585,6 +3061,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path: {
                 /** @description The product's user */
@@ -2640,6 +3118,39 @@ export interface operations {
             };
             /** @description `ENGINE_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -3059,6 +3570,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path: {
                 /** @description The product's user */
@@ -3139,7 +3652,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_RUNNING` */
+            /** @description `ENGINE_NOT_RUNNING`; `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3152,6 +3665,17 @@ export interface operations {
             };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -3203,6 +3727,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path: {
                 /** @description The product's user */
@@ -3267,8 +3793,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_RUNNING` */
+            /** @description `ENGINE_NOT_RUNNING`; `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
             409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -3999,6 +4547,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path: {
                 /** @description The product's user */
@@ -4063,8 +4613,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_RUNNING` */
+            /** @description `ENGINE_NOT_RUNNING`; `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
             409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -4116,6 +4688,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path: {
                 /** @description The product's user */
@@ -4180,8 +4754,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_ALREADY_RUNNING` */
+            /** @description `ENGINE_ALREADY_RUNNING`; `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
             409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -4244,6 +4840,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path: {
                 /** @description The product's user */
@@ -4308,8 +4906,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `ENGINE_NOT_RUNNING` */
+            /** @description `ENGINE_NOT_RUNNING`; `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
             409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -4458,7 +5078,10 @@ export interface operations {
     mint_browser_token: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 /** @description The product's user */
                 user_id: components["schemas"]["UserId"];
@@ -4538,8 +5161,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -4592,6 +5237,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path: {
                 /** @description The product's user */
@@ -4658,6 +5305,39 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `INTERNAL_ERROR` */
             500: {
                 headers: {
@@ -4689,6 +5369,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path: {
                 /** @description The product's user */
@@ -4769,8 +5451,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -5002,6 +5706,286 @@ export interface operations {
             };
         };
     };
+    get_backup_status: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The settings and the jobs */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BackupStatus"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    start_backup_job: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["StartBackupJob"];
+            };
+        };
+        responses: {
+            /** @description The job is under way */
+            200: {
+                headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BackupStatus"];
+                };
+            };
+            /** @description `INVALID_REQUEST`: also if backups are not configured */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ENGINE_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `BACKEND_ERROR`: the store cannot be used */
+            502: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `CAPACITY_EXHAUSTED`: another job is under way, `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_backups: {
+        parameters: {
+            query?: {
+                /** @description The product of the user */
+                product_id?: components["schemas"]["ProductId"];
+                /** @description The user */
+                user_id?: components["schemas"]["UserId"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The backups */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BackupList"];
+                };
+            };
+            /** @description `INVALID_REQUEST`: also if backups are not configured */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ENGINE_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `BACKEND_ERROR`: the store cannot be used */
+            502: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     get_fleet_drain: {
         parameters: {
             query?: never;
@@ -5061,7 +6045,10 @@ export interface operations {
     drain_fleet: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -5078,8 +6065,52 @@ export interface operations {
                     "application/json": components["schemas"]["DrainStatus"];
                 };
             };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -5117,7 +6148,10 @@ export interface operations {
     lift_fleet_drain: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -5134,8 +6168,52 @@ export interface operations {
                     "application/json": components["schemas"]["DrainStatus"];
                 };
             };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -5371,7 +6449,10 @@ export interface operations {
     set_fleet_log_filter: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -5426,8 +6507,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -5454,7 +6557,10 @@ export interface operations {
     reset_fleet_log_filter: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -5471,8 +6577,52 @@ export interface operations {
                     "application/json": components["schemas"]["LogFilter"];
                 };
             };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `INVALID_ADMIN_KEY` */
             401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -5544,7 +6694,10 @@ export interface operations {
     begin_fleet_maintenance: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -5599,8 +6752,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -5638,7 +6813,10 @@ export interface operations {
     end_fleet_maintenance: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -5653,6 +6831,106 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["MaintenanceStatus"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_rollouts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The rollouts */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RolloutList"];
                 };
             };
             /** @description `INVALID_ADMIN_KEY` */
@@ -5691,10 +6969,679 @@ export interface operations {
             };
         };
     };
-    start_failed_engines: {
+    start_rollout: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["StartRollout"];
+            };
+        };
+        responses: {
+            /** @description Begun */
+            200: {
+                headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rollout"];
+                };
+            };
+            /** @description `INVALID_REQUEST`, also where engines have no image of their own */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ROLLOUT_UNDER_WAY`: another one; `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `BACKEND_ERROR`: there is no such image */
+            502: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    get_rollout: {
         parameters: {
             query?: never;
             header?: never;
+            path: {
+                /** @description The rollout */
+                rollout_id: components["schemas"]["RolloutId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The rollout */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rollout"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ROLLOUT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_rollout_engines: {
+        parameters: {
+            query?: {
+                /** @description Only engines in this state */
+                state?: components["schemas"]["RolloutEngineState"];
+                /** @description Page size; 100 by default */
+                limit?: number;
+                /** @description `next` of the previous page */
+                after?: components["schemas"]["EngineId"];
+            };
+            header?: never;
+            path: {
+                /** @description The rollout */
+                rollout_id: components["schemas"]["RolloutId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page, and where the next one begins */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RolloutEngineList"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ROLLOUT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    pause_rollout: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description The rollout */
+                rollout_id: components["schemas"]["RolloutId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Paused */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rollout"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ROLLOUT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ROLLOUT_OVER`; `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    resume_rollout: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description The rollout */
+                rollout_id: components["schemas"]["RolloutId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Resumed */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rollout"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ROLLOUT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ROLLOUT_OVER`; `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    roll_back_rollout: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description The rollout */
+                rollout_id: components["schemas"]["RolloutId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RollBackRollout"];
+            };
+        };
+        responses: {
+            /** @description Begun */
+            200: {
+                headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Rollout"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ROLLOUT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `ROLLOUT_OVER`: it is rolled back already, or a later one has begun; `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    start_failed_engines: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -5749,8 +7696,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -6213,6 +8182,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path?: never;
             cookie?: never;
@@ -6290,8 +8261,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -6401,7 +8394,10 @@ export interface operations {
     register_product: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -6456,7 +8452,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `PRODUCT_SLUG_EXISTS` */
+            /** @description `PRODUCT_SLUG_EXISTS`; `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6469,6 +8465,17 @@ export interface operations {
             };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -6590,7 +8597,10 @@ export interface operations {
                 /** @description That of `GET /products/{product_id}/deletion` */
                 confirmation: string;
             };
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 /** @description The product */
                 product_id: components["schemas"]["ProductId"];
@@ -6643,8 +8653,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `PRODUCT_NOT_DISABLED`, `CONFIRMATION_INVALID` */
+            /** @description `PRODUCT_NOT_DISABLED`, `CONFIRMATION_INVALID`; `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
             409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -6774,7 +8806,10 @@ export interface operations {
     disable_product: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 /** @description The product */
                 product_id: components["schemas"]["ProductId"];
@@ -6827,8 +8862,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `PRODUCT_DELETING` */
+            /** @description `PRODUCT_DELETING`; `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
             409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -6866,7 +8923,10 @@ export interface operations {
     enable_product: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 /** @description The product */
                 product_id: components["schemas"]["ProductId"];
@@ -6919,8 +8979,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description `PRODUCT_DELETING` */
+            /** @description `PRODUCT_DELETING`; `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
             409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -7039,7 +9121,10 @@ export interface operations {
     create_platform_key: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 /** @description The product */
                 product_id: components["schemas"]["ProductId"];
@@ -7119,8 +9204,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -7170,7 +9277,10 @@ export interface operations {
     revoke_platform_key: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 /** @description The product */
                 product_id: components["schemas"]["ProductId"];
@@ -7225,6 +9335,39 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `INTERNAL_ERROR` */
             500: {
                 headers: {
@@ -7253,7 +9396,10 @@ export interface operations {
     replace_product_policy: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 /** @description The product */
                 product_id: components["schemas"]["ProductId"];
@@ -7322,8 +9468,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -7548,6 +9716,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path?: never;
             cookie?: never;
@@ -7625,8 +9795,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -7774,6 +9966,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path: {
                 /** @description The webhook */
@@ -7838,6 +10032,39 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `INTERNAL_ERROR` */
             500: {
                 headers: {
@@ -7869,6 +10096,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path: {
                 /** @description The webhook */
@@ -7949,8 +10178,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -8091,6 +10342,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path: {
                 /** @description The webhook */
@@ -8171,8 +10424,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -8213,6 +10488,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path: {
                 /** @description The webhook */
@@ -8293,8 +10570,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -8335,6 +10634,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path: {
                 /** @description The webhook */
@@ -8415,8 +10716,30 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description `PAYLOAD_TOO_LARGE` */
             413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];
@@ -8457,6 +10780,8 @@ export interface operations {
             header?: {
                 /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
                 "X-Product-Id"?: string;
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
             };
             path: {
                 /** @description The webhook */
@@ -8512,6 +10837,39 @@ export interface operations {
             };
             /** @description `WEBHOOK_NOT_FOUND`; with the admin key `PRODUCT_NOT_FOUND` */
             404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];

@@ -28,6 +28,7 @@ const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
 /// The texts before the inputs of the HMACs, which separate their uses.
 const SECRET_CONTEXT: &[u8] = b"roundhouse browser token secret 1\n";
+const BACKUP_CONTEXT: &[u8] = b"roundhouse engine backup 1\n";
 const KEY_CONTEXT: &[u8] = b"roundhouse browser token key 1\n";
 const SIGNATURE_CONTEXT: &[u8] = b"roundhouse browser token 1\n";
 
@@ -51,6 +52,11 @@ impl TokenSecret {
     /// Returns the secret's text. Only for the environment of its engine.
     pub fn expose(&self) -> String {
         URL_SAFE_NO_PAD.encode(self.0.as_slice())
+    }
+
+    /// Derives the key of the engine's backups.
+    pub(crate) fn backup_key(&self) -> String {
+        URL_SAFE_NO_PAD.encode(hmac_sha256(&self.0, &[BACKUP_CONTEXT]))
     }
 
     /// Derives the signing key that is valid as long as the engine's key has this hash.

@@ -14,7 +14,7 @@ const STALL_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Returns a body that is cut off if the content cannot be read to its end, or if the client does not take it.
 /// `held` is dropped at the end of the download, also if the client still has its connection open.
-pub(super) fn download_body<E: std::error::Error + Send + Sync + 'static>(
+pub(crate) fn download_body<E: std::error::Error + Send + Sync + 'static>(
     content: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
     held: impl Send + 'static,
 ) -> Body {

@@ -110,6 +110,8 @@ pub(crate) enum Trigger {
     Proxy,
     /// `PUT /engines/{user_id}/version`.
     ChangeVersion,
+    /// The engine is started for maintenance: to be backed up although it does not run, or to be restored.
+    Maintain,
 }
 
 /// What to do about a trigger.
@@ -167,7 +169,7 @@ pub(crate) fn decide(engine: Option<EngineView>, trigger: Trigger) -> Decision {
             | EngineStatus::Stopped
             | EngineStatus::Failed => Decision::Perform(Change::Destroy),
         },
-        Trigger::ChangeVersion => match (status, change) {
+        Trigger::ChangeVersion | Trigger::Maintain => match (status, change) {
             (EngineStatus::Destroying, _) => Decision::Refuse(Refusal::NotFound),
             (
                 EngineStatus::Running | EngineStatus::Sleeping | EngineStatus::Stopped | EngineStatus::Failed,
@@ -207,7 +209,8 @@ pub(crate) const fn can_share(trigger: Trigger, change: Change) -> bool {
         | Trigger::Destroy
         | Trigger::Get
         | Trigger::Proxy
-        | Trigger::ChangeVersion => false,
+        | Trigger::ChangeVersion
+        | Trigger::Maintain => false,
     }
 }
 
@@ -223,7 +226,8 @@ const fn without_engine(trigger: Trigger) -> Decision {
         | Trigger::Destroy
         | Trigger::Get
         | Trigger::Proxy
-        | Trigger::ChangeVersion => Decision::Refuse(Refusal::NotFound),
+        | Trigger::ChangeVersion
+        | Trigger::Maintain => Decision::Refuse(Refusal::NotFound),
     }
 }
 

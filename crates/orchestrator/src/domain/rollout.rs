@@ -67,7 +67,6 @@ pub(crate) fn next_step(view: &RolloutView, now: Timestamp) -> RolloutStep {
             }
         }
         RolloutPhase::Baking if elapsed_s >= plan.bake_s => RolloutStep::Enter(RolloutPhase::Rolling),
-        RolloutPhase::Baking => RolloutStep::Wait,
         RolloutPhase::Rolling => match (engines.waiting, engines.moving) {
             (0, 0) => RolloutStep::Enter(RolloutPhase::Completed),
             (0, _) => RolloutStep::Wait,
@@ -77,7 +76,7 @@ pub(crate) fn next_step(view: &RolloutView, now: Timestamp) -> RolloutStep {
             RolloutStep::Enter(RolloutPhase::RolledBack)
         }
         RolloutPhase::RollingBack => RolloutStep::MoveBack,
-        RolloutPhase::Completed | RolloutPhase::RolledBack => RolloutStep::Wait,
+        RolloutPhase::Baking | RolloutPhase::Completed | RolloutPhase::RolledBack => RolloutStep::Wait,
     }
 }
 

@@ -3,6 +3,7 @@
 pub(super) mod boot;
 mod destroy;
 mod key_rotation;
+mod maintenance;
 mod provision;
 mod relaunch;
 mod repair;
@@ -13,6 +14,7 @@ mod version_move;
 use std::sync::Arc;
 
 use self::boot::Boots;
+use super::backup_transfers::BackupTransfers;
 use super::engine_client::EngineClient;
 use super::inbox::Inbox;
 use super::operation::{Operation, Operations};
@@ -33,12 +35,13 @@ pub(super) struct Changes {
     pub(super) inbox: Arc<Inbox>,
     pub(super) operations: Arc<Operations>,
     pub(super) boots: Boots,
+    pub(super) backups: Arc<BackupTransfers>,
 }
 
 /// Marks the call with an `Idempotency-Key`, if there is one, for which `row` was claimed: its change is made, whoever
 /// completes it.
-fn fulfilled(row: &EngineRow) -> Option<CallMark> {
-    Some(CallMark::ClaimFulfilled(row.claimed()))
+fn fulfilled(row: &EngineRow) -> CallMark {
+    CallMark::ClaimFulfilled(row.claimed())
 }
 
 impl Changes {
@@ -55,6 +58,9 @@ impl Changes {
             (_, None) => Err(OperationError::Stale),
             (Change::Start, Some(row)) if let RequestKind::ChangeVersion(to) = &request.kind => {
                 self.move_to_version(operation, request, to, row).await
+            }
+            (Change::Start, Some(row)) if let RequestKind::Maintain(order) = &request.kind => {
+                self.maintain(operation, request.actor, order, row).await
             }
             (Change::Start | Change::Wake, Some(row)) => self.relaunch(operation, request, row).await,
             (Change::Stop | Change::Sleep, Some(row)) => self.stop(operation, request, row).await,

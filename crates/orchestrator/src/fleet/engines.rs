@@ -112,7 +112,10 @@ impl Engines {
                 return Err(denied);
             }
             OperationResult::Denied(reason) => AdmitResponse::denied(reason),
-            OperationResult::NotRunning | OperationResult::Destroyed(_) | OperationResult::Moved(_) => {
+            OperationResult::NotRunning
+            | OperationResult::Destroyed(_)
+            | OperationResult::Moved(_)
+            | OperationResult::Maintained(_) => {
                 return Err(FleetError::EngineNotRunning);
             }
         };
@@ -220,7 +223,8 @@ impl Engines {
             OperationResult::Engine(_)
             | OperationResult::NotRunning
             | OperationResult::Denied(_)
-            | OperationResult::Moved(_) => Err(FleetError::EngineNotFound),
+            | OperationResult::Moved(_)
+            | OperationResult::Maintained(_) => Err(FleetError::EngineNotFound),
         }
     }
 
@@ -273,6 +277,7 @@ fn engine_of(result: OperationResult) -> Result<EngineRow, FleetError> {
         OperationResult::NotRunning
         | OperationResult::Destroyed(_)
         | OperationResult::Denied(_)
-        | OperationResult::Moved(_) => Err(FleetError::EngineNotRunning),
+        | OperationResult::Moved(_)
+        | OperationResult::Maintained(_) => Err(FleetError::EngineNotRunning),
     }
 }

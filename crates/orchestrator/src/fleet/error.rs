@@ -9,6 +9,7 @@ use api::maintenance::Maintenance;
 use api::product_state::ProductState;
 use api::{EngineImage, ErrorCode, RolloutId, Timestamp};
 use backend::BackendError;
+use backup::BackupError;
 use http_service::http::refusal_code;
 
 use crate::domain::lifecycle::Refusal;
@@ -173,6 +174,15 @@ pub enum FleetError {
     /// The backend failed, or a booting engine exited.
     #[error("{0}")]
     Backend(String),
+    /// A job with backups that cannot be done.
+    #[error("{0}")]
+    InvalidBackupJob(String),
+    /// Another job with backups is under way.
+    #[error("another job with backups is under way; `roundhouse backup status` shows it")]
+    BackupJobRunning,
+    /// A backup could not be made, read or removed.
+    #[error("{0}")]
+    Backup(String),
     /// The registry's server is unreachable.
     #[error("the registry is unreachable; whether the call had an effect is unknown, retry in a moment")]
     RegistryUnavailable(#[source] Cause),
@@ -225,9 +235,10 @@ impl FleetError {
             Self::ProductDeleting => ErrorCode::ProductDeleting,
             Self::ConfirmationInvalid => ErrorCode::ConfirmationInvalid,
             Self::PolicyDenied(_) => ErrorCode::PolicyDenied,
-            Self::BeyondAuditLog { .. } | Self::InvalidWebhook(_) | Self::SingleImage => {
-                ErrorCode::InvalidRequest
-            }
+            Self::BeyondAuditLog { .. }
+            | Self::InvalidWebhook(_)
+            | Self::InvalidBackupJob(_)
+            | Self::SingleImage => ErrorCode::InvalidRequest,
             Self::RolloutNotFound => ErrorCode::RolloutNotFound,
             Self::RolloutUnderWay { .. } => ErrorCode::RolloutUnderWay,
             Self::RolloutSuperseded { .. } | Self::RolloutOver | Self::RolloutRolledBack => {
@@ -246,10 +257,12 @@ impl FleetError {
             Self::IdempotencyKeyReused => ErrorCode::IdempotencyKeyReused,
             Self::IdempotencyKeyInUse | Self::TooManyKeyedCalls { .. } => ErrorCode::IdempotencyKeyInUse,
             Self::PortExhaustion => ErrorCode::PortExhaustion,
-            Self::CapacityExhausted(_) | Self::Drained { .. } => ErrorCode::CapacityExhausted,
             Self::Maintenance(_) => ErrorCode::Maintenance,
+            Self::CapacityExhausted(_) | Self::Drained { .. } | Self::BackupJobRunning => {
+                ErrorCode::CapacityExhausted
+            }
             Self::BootTimeout(_) => ErrorCode::BootTimeout,
-            Self::Backend(_) | Self::OperationTimeout => ErrorCode::BackendError,
+            Self::Backend(_) | Self::Backup(_) | Self::OperationTimeout => ErrorCode::BackendError,
             Self::RegistryUnavailable(_) => ErrorCode::StartingUp,
             Self::UnreadableRow(_) | Self::Internal(_) => ErrorCode::InternalError,
         }
@@ -264,7 +277,8 @@ impl FleetError {
             Self::PortExhaustion
             | Self::CapacityExhausted(_)
             | Self::Drained { .. }
-            | Self::Maintenance(_) => Some(30),
+            | Self::Maintenance(_)
+            | Self::BackupJobRunning => Some(30),
             Self::RegistryUnavailable(_) => Some(2),
             Self::IdempotencyKeyInUse | Self::TooManyKeyedCalls { .. } => Some(1),
             Self::EngineNotFound
@@ -296,6 +310,8 @@ impl FleetError {
             | Self::IdempotencyKeyReused
             | Self::BootTimeout(_)
             | Self::Backend(_)
+            | Self::Backup(_)
+            | Self::InvalidBackupJob(_)
             | Self::OperationTimeout
             | Self::UnreadableRow(_)
             | Self::Internal(_) => None,
@@ -385,6 +401,12 @@ impl From<Arc<RegistryError>> for FleetError {
 impl From<KeyError> for FleetError {
     fn from(error: KeyError) -> Self {
         Self::internal(error)
+    }
+}
+
+impl From<BackupError> for FleetError {
+    fn from(error: BackupError) -> Self {
+        Self::Backup(error.to_string())
     }
 }
 

@@ -260,9 +260,14 @@ impl Executor {
             }
             Change::Stop | Change::Sleep | Change::Restart | Change::Rotate | Change::Destroy => None,
         };
-        self.maintenance.check_permits(operation.change)?;
-        if operation.change.starts_engine() {
-            self.check_may_start(request.engine_owner.product_id)?;
+        if matches!(request.kind, RequestKind::Maintain(_)) {
+            // An operator's own work, without the agent: only a drain, which wants nothing to run, is in its way.
+            self.drain.check_may_start()?;
+        } else {
+            self.maintenance.check_permits(operation.change)?;
+            if operation.change.starts_engine() {
+                self.check_may_start(request.engine_owner.product_id)?;
+            }
         }
         self.changes.perform(operation, request, row).await
     }
@@ -382,6 +387,7 @@ fn conclude(request: &OperationRequest, change: Change, outcome: Outcome) -> Res
             Ok(Iteration::Done(OperationResult::Denied(DenialReason::EngineUnhealthy)))
         }
         Ok(OperationResult::Moved(_)) if request.trigger() != Trigger::ChangeVersion => Ok(Iteration::Retry),
+        Ok(OperationResult::Maintained(_)) if request.trigger() != Trigger::Maintain => Ok(Iteration::Retry),
         Ok(result) => Ok(Iteration::Done(result)),
         Err(OperationError::Failed(error)) => Err(error),
         Err(OperationError::Stale) => Ok(Iteration::Retry),
@@ -396,7 +402,8 @@ fn conclude(request: &OperationRequest, change: Change, outcome: Outcome) -> Res
             | Trigger::Restart
             | Trigger::Destroy
             | Trigger::Proxy
-            | Trigger::ChangeVersion => Err(FleetError::EngineNotFound),
+            | Trigger::ChangeVersion
+            | Trigger::Maintain => Err(FleetError::EngineNotFound),
         },
     }
 }

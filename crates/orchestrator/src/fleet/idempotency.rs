@@ -247,20 +247,20 @@ impl IdempotentCalls {
                     claim_ended = Some(claim);
                     stored = registry.begin_call(&new, self.shared.clock.now()).await?;
                 }
-                CallStep::Replay(answer) => return self.answered(permit, answer),
+                CallStep::Replay(answer) => return self.answered(permit, &answer),
                 CallStep::Conclude(answer) => {
                     // This process may have failed to learn that the change was committed.
                     if let Some(product_id) = product_id {
                         self.products.catch_up(product_id).await?;
                     }
                     registry.answer_call(&new.call_id, &answer, self.shared.clock.now()).await?;
-                    return self.answered(permit, answer);
+                    return self.answered(permit, &answer);
                 }
             }
         }
     }
 
-    fn answered(&self, permit: CallPermit, answer: StoredAnswer) -> Result<Begun, FleetError> {
+    fn answered(&self, permit: CallPermit, answer: &StoredAnswer) -> Result<Begun, FleetError> {
         let owner = permit.request.call_id.as_str();
         let text = self.shared.vault.open(owner, Purpose::IdempotentAnswer, &answer.sealed_body)?;
         let body = Arc::from(text.as_str());

@@ -303,6 +303,7 @@ fn end_span(span: &Span, outcome: &Outcome) {
 const fn measured_outcome(outcome: &Outcome) -> OperationOutcome {
     match outcome {
         Ok(OperationResult::Moved(moved)) if moved.failure.is_some() => OperationOutcome::RolledBack,
+        Ok(OperationResult::Maintained(Err(_))) => OperationOutcome::RolledBack,
         Ok(_) => OperationOutcome::Done,
         Err(OperationError::Stale) => OperationOutcome::Stale,
         Err(OperationError::Preempted) => OperationOutcome::Preempted,

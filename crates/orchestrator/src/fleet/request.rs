@@ -1,10 +1,13 @@
 //! What is requested of one engine, and what comes of it.
 
+use std::sync::Arc;
+
 use api::orchestrator::DenialReason;
 use api::{EngineId, EngineImage};
 use backend::BrainCopy;
 use serde::Serialize;
 
+use super::backup_transfers::{MaintenanceOrder, Transferred};
 use super::error::FleetError;
 use super::idempotency::Call;
 use crate::domain::lifecycle::Trigger;
@@ -47,6 +50,8 @@ pub(super) enum RequestKind {
     Get,
     Proxy,
     ChangeVersion(VersionMove),
+    /// To back it up although it does not run, or to restore it.
+    Maintain(Arc<MaintenanceOrder>),
 }
 
 /// Where an engine is moved to.
@@ -123,6 +128,7 @@ impl OperationRequest {
             RequestKind::Get => Trigger::Get,
             RequestKind::Proxy => Trigger::Proxy,
             RequestKind::ChangeVersion(_) => Trigger::ChangeVersion,
+            RequestKind::Maintain(_) => Trigger::Maintain,
         }
     }
 }
@@ -140,6 +146,8 @@ pub(super) enum OperationResult {
     Denied(DenialReason),
     /// The engine was moved to another version, or rolled back; callers who did not request that decide again.
     Moved(Box<MoveOutcome>),
+    /// The engine was backed up or restored, or is as it was; callers who did not request that decide again.
+    Maintained(Result<Transferred, FleetError>),
 }
 
 /// The outcome of a move to another version.

@@ -282,7 +282,7 @@ impl Rollouts {
             let _ = ready.wait_for(|ready| *ready).await;
             loop {
                 let _ = under_way.wait_for(Option::is_some).await;
-                let pause = match self.pass().await {
+                let pause = match Box::pin(self.pass()).await {
                     Ok(true) => continue,
                     Ok(false) => LOOK_INTERVAL,
                     Err(error) => {

@@ -49,7 +49,17 @@ impl Transitions {
         let deadline = Timestamp::from_unix_ms(self.shared.clock.now().unix_ms().saturating_add(timeout_ms));
         let default_image = self.policies.default_image();
         let owner = self.claim_owner.clone();
-        Claim { change, pending: None, image: None, default_image, owner, deadline, call: None }
+        let for_maintenance = false;
+        Claim {
+            change,
+            pending: None,
+            image: None,
+            default_image,
+            for_maintenance,
+            owner,
+            deadline,
+            call: None,
+        }
     }
 
     /// Settles a change in the registry and notifies the supervisor.

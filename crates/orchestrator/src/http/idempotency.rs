@@ -13,7 +13,7 @@ use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::{IntoResponse, Response};
 use http_service::http::{ApiError, buffer_body};
 use tower::Service;
 use tracing::Instrument as _;
@@ -104,7 +104,7 @@ pub(super) async fn execute_once(State(app): State<AppState>, request: Request, 
     let route = request.extensions().get::<MatchedPath>();
     match route.and_then(|route| access(request.method(), route.as_str())) {
         Some(access) => {
-            execute_keyed(access, app, request, next).await.unwrap_or_else(|refused| refused.into_response())
+            execute_keyed(access, app, request, next).await.unwrap_or_else(IntoResponse::into_response)
         }
         None => next.run(request).await,
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
+use api::backup::BackupAction;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry, Unit};
@@ -9,8 +10,8 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 use super::engine_counts::EngineCounts;
 use super::http::{RouteAnswers, RouteDurations, Routes};
 use super::labels::{
-    AdmitOutcome, BackendCall, BackendErrorKind, BootOutcome, CheckResult, DeliveryOutcome, FailureCause,
-    LimitCause, OperationOutcome, RegistryErrorKind, RepairKind, Role,
+    AdmitOutcome, BackendCall, BackendErrorKind, BackupOutcome, BootOutcome, CheckResult, DeliveryOutcome,
+    FailureCause, LimitCause, OperationOutcome, RegistryErrorKind, RepairKind, Role,
 };
 use super::primitives::{Bounds, ByLabel, ByLabels, Histogram, SecondsCounter, SparseHistograms};
 use super::registry::RegistryCall;
@@ -23,6 +24,8 @@ const PREFIX: &str = "roundhouse";
 const CALL_BOUNDS: Bounds = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 /// Changes of engines, which take from milliseconds to a minute.
 const CHANGE_BOUNDS: Bounds = &[0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0];
+/// Jobs with backups, which take from a second to a day.
+const JOB_BOUNDS: Bounds = &[1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0];
 /// The lag of checks.
 const LAG_BOUNDS: Bounds = &[0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 /// Answers over HTTP, some of which wait for a boot.
@@ -53,6 +56,11 @@ pub(super) struct Families {
     pub(super) repairs: ByLabel<RepairKind, Counter>,
     pub(super) webhook_deliveries: ByLabel<DeliveryOutcome, Counter>,
     pub(super) webhook_lag: SecondsGauge,
+    pub(super) backup_engines: ByLabels<BackupAction, BackupOutcome, Counter>,
+    pub(super) backup_stored: Counter,
+    pub(super) backup_job_duration: ByLabel<BackupAction, Histogram>,
+    pub(super) backup_age: SecondsGauge,
+    pub(super) backup_interval: SecondsGauge,
     pub(super) backend_call_duration: SparseHistograms<BackendCall>,
     pub(super) backend_errors: ByLabel<BackendErrorKind, Counter>,
     pub(super) registry_call_duration: SparseHistograms<RegistryCall>,
@@ -138,6 +146,11 @@ impl Families {
             repairs: to.add("repairs", "Differences between the registry and what runs that were repaired", counters()),
             webhook_deliveries: to.add("webhook_deliveries", "Attempts to deliver rows of audit logs to webhooks, by outcome", counters()),
             webhook_lag: to.seconds("webhook_lag", "Age of the oldest row of an audit log that waits to be sent by a webhook", SecondsGauge::default()),
+            backup_engines: to.add("backup_engines", "Engines, and the registry, in jobs with backups, by outcome", ByLabels::new(Counter::default)),
+            backup_stored: to.bytes("backup_stored", "Bytes that backups have added to their store", Counter::default()),
+            backup_job_duration: to.seconds("backup_job_duration", "Duration of jobs with backups", ByLabel::new(|| Histogram::new(JOB_BOUNDS))),
+            backup_age: to.seconds("backup_age", "Time since everything was backed up; 0 without a schedule", SecondsGauge::default()),
+            backup_interval: to.seconds("backup_interval", "Time between two backups by the schedule; 0 without one", SecondsGauge::default()),
             backend_call_duration: to.seconds("backend_call_duration", "Duration of calls of the backend", SparseHistograms::new(CHANGE_BOUNDS)),
             backend_errors: to.add("backend_errors", "Calls of the backend that failed", counters()),
             registry_call_duration: to.seconds("registry_call_duration", "Duration of calls of the registry", SparseHistograms::new(CALL_BOUNDS)),

@@ -2,6 +2,7 @@
 //! data of a caller, such as a user id, can become one.
 
 use api::ErrorCode;
+use api::backup::BackupAction;
 use api::orchestrator::EngineStatus;
 use backend::BackendError;
 
@@ -54,6 +55,31 @@ label! {
         Failed => "failed",
         /// The row was given up after its last attempt.
         Dead => "dead",
+    }
+}
+
+label! {
+    /// What became of an engine, or of the registry, in a job with backups.
+    BackupOutcome: "outcome" {
+        /// It was backed up, verified, restored or collected.
+        Done => "done",
+        /// There was nothing to do.
+        Unchanged => "unchanged",
+        Failed => "failed",
+    }
+}
+
+impl Label for BackupAction {
+    const NAME: &'static str = "action";
+    const ALL: &'static [Self] = &[Self::BackUp, Self::Verify, Self::Restore, Self::Collect];
+
+    fn value(self) -> &'static str {
+        match self {
+            Self::BackUp => "back_up",
+            Self::Verify => "verify",
+            Self::Restore => "restore",
+            Self::Collect => "collect",
+        }
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct Claim {
     pub(crate) image: Option<EngineImage>,
     /// The deployment's image: a policy without a list of versions allows only images of this name.
     pub(crate) default_image: EngineImage,
+    /// Whether the engine is launched without its agent: then neither its product's state nor a suspension forbids it.
+    pub(crate) for_maintenance: bool,
     /// The orchestrator process that makes the claim.
     pub(crate) owner: String,
     pub(crate) deadline: Timestamp,
@@ -220,10 +222,11 @@ impl Registry {
 
     /// Claims the row in `tx`, which is not committed if the claim is refused.
     async fn claim_row(&self, tx: &mut ProductTx, seen: &EngineRow, claim: &Claim) -> ClaimResult<EngineRow> {
-        if claim.change.starts_engine() || claim.change == Change::Rotate {
+        let starts_agent = claim.change.starts_engine() && !claim.for_maintenance;
+        if starts_agent || claim.change == Change::Rotate {
             tx.require_enabled()?;
         }
-        if matches!(claim.change, Change::Start | Change::Wake) {
+        if starts_agent && matches!(claim.change, Change::Start | Change::Wake) {
             let policy = self.stored_policy(&seen.owner.product_id.to_string(), tx.policy());
             if policy.is_suspended() {
                 return Ok(Err(ClaimRefused::Suspended));

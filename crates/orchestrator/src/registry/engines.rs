@@ -7,6 +7,7 @@ use sqlx::Row as _;
 
 use super::access::with_deadline;
 use super::audit_log::{AuditEntry, ProductTx};
+use super::backup_erasures::request_erasure;
 use super::claims::PendingKey;
 use super::row::{EngineRow, select_engines};
 use super::{AdmitView, Registry, RegistryError};
@@ -277,6 +278,9 @@ async fn settle_row(
     };
     if with_deadline(statement.execute(tx.connection())).await?.rows_affected() == 0 {
         return Err(RegistryError::ClaimLost { engine_id: row.engine_id });
+    }
+    if removed {
+        request_erasure(tx.connection(), row.engine_id).await?;
     }
     Ok((!removed).then_some(settled))
 }

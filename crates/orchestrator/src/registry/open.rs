@@ -98,7 +98,7 @@ async fn open_sqlite(database: &Path, now: Timestamp) -> Result<OpenedRegistry, 
 
 /// Creates the file if it is missing, accessible to this user alone: SQLite would make it readable to everyone,
 /// and gives the files that it keeps beside it the same mode.
-fn create_private(database: &Path) -> io::Result<()> {
+pub(super) fn create_private(database: &Path) -> io::Result<()> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(database) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         Ok(_) | Err(_) => Ok(()),

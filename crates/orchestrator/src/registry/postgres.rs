@@ -66,6 +66,12 @@ pub(super) async fn open(url: &PostgresUrl) -> Result<OpenedRegistry, OpenRegist
     })
 }
 
+/// Connects to the database with the leader lock, which is held as long as the connection.
+pub(super) async fn connect_exclusively(url: &PostgresUrl) -> Result<AnyConnection, OpenRegistryError> {
+    let options: AnyConnectOptions = url.expose().parse()?;
+    Ok(AcquiredLock::acquire(options, SessionName::generate()).await?.connection)
+}
+
 fn connect_pool(
     options: AnyConnectOptions,
     connections: u32,

@@ -90,10 +90,12 @@ macro_rules! select_rollout_engines {
 }
 
 /// The engines that a rollout is still to move: they follow the deployment, are on another image, and have not failed
-/// in this rollout. Those that have failed, or are about to come or go, are not waited for.
+/// in this rollout. Those that are about to come or go, or have failed for good, are not waited for; those that are
+/// restarted soon are.
 macro_rules! waiting {
     () => {
-        "WHERE pinned = 0 AND engine_version <> $1 AND status IN ('sleeping', 'stopped', 'running') \
+        "WHERE pinned = 0 AND engine_version <> $1 AND (status IN ('sleeping', 'stopped', 'running') \
+         OR status = 'failed' AND restart_at IS NOT NULL) \
          AND NOT EXISTS (SELECT 1 FROM rollout_engines r WHERE r.rollout_id = $2 \
          AND r.engine_id = engines.engine_id AND r.state <> 'moved' AND r.state <> 'rolled_back')"
     };
@@ -105,7 +107,7 @@ pub(super) const WAITING_AT_REST: &str = concat!(
     super::row::engine_columns!(),
     " FROM engines ",
     waiting!(),
-    " AND status <> 'running' AND claim_kind IS NULL ORDER BY engine_id LIMIT $3"
+    " AND status IN ('sleeping', 'stopped') AND claim_kind IS NULL ORDER BY engine_id LIMIT $3"
 );
 pub(super) const WAITING_RUNNING: &str = concat!(
     "SELECT ",

@@ -17,7 +17,7 @@ const MIGRATIONS: [Migration; 2] = [
 
 /// What was added to the current schema without a new version, in order: an earlier version of this binary goes on
 /// without it, so a deployment can be downgraded.
-const ADDITIONS: [Migration; 9] = [
+const ADDITIONS: [Migration; 10] = [
     Migration { shared: include_str!("../../migrations/0003_scheduled_wakes.sql"), sqlite: "", postgres: "" },
     Migration {
         shared: include_str!("../../migrations/0004_browser_tokens.sql"),
@@ -50,6 +50,11 @@ const ADDITIONS: [Migration; 9] = [
         shared: include_str!("../../migrations/0013_rollouts.sql"),
         sqlite: "",
         postgres: include_str!("../../migrations/0013_rollouts.postgres.sql"),
+    },
+    Migration {
+        shared: include_str!("../../migrations/0012_backup_erasures.sql"),
+        sqlite: "",
+        postgres: include_str!("../../migrations/0012_backup_erasures.postgres.sql"),
     },
 ];
 
@@ -140,43 +145,81 @@ pub(super) async fn migrate(
     found: i64,
 ) -> Result<(), OpenRegistryError> {
     for (version, migration) in (1_i64..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
-        let mut transaction = connection.begin().await?;
-        for statements in migration.statements(database) {
-            sqlx::raw_sql(statements).execute(&mut *transaction).await?;
-        }
-        sqlx::query(
-            "INSERT INTO meta (name, value) VALUES ('schema_version', $1) \
-             ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        )
-        .bind(version.to_string())
-        .execute(&mut *transaction)
-        .await?;
-        transaction.commit().await?;
+        apply(connection, database, &migration, "schema_version", version).await?;
     }
     add(connection, database).await
 }
 
+/// Makes the schema of version `version` with its first `additions`, in a database that is empty. Returns false if this
+/// version does not know it.
+pub(super) async fn create_at(
+    connection: &mut AnyConnection,
+    database: DatabaseKind,
+    version: i64,
+    additions: i64,
+) -> Result<bool, OpenRegistryError> {
+    let (known, known_additions) = (count(&MIGRATIONS), count(&ADDITIONS));
+    if !(1..=known).contains(&version) || !(0..=known_additions).contains(&additions) {
+        return Ok(false);
+    }
+    init_meta(connection).await?;
+    for (number, migration) in (1_i64..).zip(MIGRATIONS).take_while(|(number, _)| *number <= version) {
+        apply(connection, database, &migration, "schema_version", number).await?;
+    }
+    for (number, addition) in (1_i64..).zip(ADDITIONS).take_while(|(number, _)| *number <= additions) {
+        apply(connection, database, &addition, "schema_additions", number).await?;
+    }
+    Ok(true)
+}
+
+/// Returns the schema's version and the number of its additions.
+pub(super) async fn versions(connection: &mut AnyConnection) -> Result<(i64, i64), OpenRegistryError> {
+    let version = supported_schema_version(connection).await?;
+    Ok((version, added(connection).await?))
+}
+
+fn count(migrations: &[Migration]) -> i64 {
+    i64::try_from(migrations.len()).unwrap_or(i64::MAX)
+}
+
 /// Makes the additions that the database lacks, each in one transaction. Those of a later version are left alone.
 async fn add(connection: &mut AnyConnection, database: DatabaseKind) -> Result<(), OpenRegistryError> {
-    let found = sqlx::query("SELECT value FROM meta WHERE name = 'schema_additions'")
-        .fetch_optional(&mut *connection)
-        .await?;
-    let found =
-        found.map_or(Ok(0), |row| row.try_get::<String, _>(0).map(|text| text.parse().unwrap_or(0)))?;
-    for (number, addition) in (1_usize..).zip(ADDITIONS).skip(found) {
-        let mut transaction = connection.begin().await?;
-        for statements in addition.statements(database) {
-            sqlx::raw_sql(statements).execute(&mut *transaction).await?;
-        }
-        sqlx::query(
-            "INSERT INTO meta (name, value) VALUES ('schema_additions', $1) \
-             ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        )
-        .bind(number.to_string())
-        .execute(&mut *transaction)
-        .await?;
-        transaction.commit().await?;
+    let found = added(connection).await?;
+    for (number, addition) in (1_i64..).zip(ADDITIONS).filter(|(number, _)| *number > found) {
+        apply(connection, database, &addition, "schema_additions", number).await?;
     }
+    Ok(())
+}
+
+/// Returns the number of additions that the database has.
+async fn added(connection: &mut AnyConnection) -> Result<i64, OpenRegistryError> {
+    let found = sqlx::query("SELECT value FROM meta WHERE name = 'schema_additions'")
+        .fetch_optional(connection)
+        .await?;
+    Ok(found.map_or(Ok(0), |row| row.try_get::<String, _>(0).map(|text| text.parse().unwrap_or(0)))?)
+}
+
+/// Applies a migration, and stores its number as the fact `name`, in one transaction.
+async fn apply(
+    connection: &mut AnyConnection,
+    database: DatabaseKind,
+    migration: &Migration,
+    name: &'static str,
+    number: i64,
+) -> Result<(), OpenRegistryError> {
+    let mut transaction = connection.begin().await?;
+    for statements in migration.statements(database) {
+        sqlx::raw_sql(statements).execute(&mut *transaction).await?;
+    }
+    sqlx::query(
+        "INSERT INTO meta (name, value) VALUES ($1, $2) \
+         ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+    )
+    .bind(name)
+    .bind(number.to_string())
+    .execute(&mut *transaction)
+    .await?;
+    transaction.commit().await?;
     Ok(())
 }
 

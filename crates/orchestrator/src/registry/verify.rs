@@ -164,7 +164,7 @@ pub(crate) async fn inventory(database: &DatabaseUrl) -> Result<Option<Inventory
 }
 
 /// Opens a read-only connection.
-async fn connect_read_only(
+pub(super) async fn connect_read_only(
     database: &DatabaseUrl,
 ) -> Result<(AnyConnection, DatabaseKind), OpenRegistryError> {
     install_drivers();

@@ -171,6 +171,7 @@ async fn rekey(database: &DatabaseUrl, old: &str, new: &str) -> Result<RekeyOutc
         database: database.clone(),
         new: MasterKey::parse(new).unwrap(),
         old: MasterKey::parse(old).unwrap(),
+        backups: RekeyedBackups::Unnamed,
     };
     rekey.run(&SystemClock::new()).await
 }
@@ -267,4 +268,43 @@ fn all_faults_are_named_at_once_and_no_key_is_shown() {
         assert!(faults.contains(name), "{faults}");
     }
     assert!(!faults.contains("too short"), "{faults}");
+}
+
+#[tokio::test]
+async fn backups_get_the_new_key_too_or_nothing_changes() {
+    let fixture = Fixture::new(3).await;
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}/backups", folder.path().display());
+    let target = Target::parse(&url, &std::collections::BTreeMap::<String, String>::new()).unwrap();
+    let opens = async |key: &str| {
+        let opened = Store::open(&target, &MasterKey::parse(key).unwrap(), false).await.unwrap();
+        opened.is_ok()
+    };
+    let registry = Registry::open(fixture.database.url(), Timestamp::from_unix_ms(0)).await.unwrap();
+    registry.note_backups().await.unwrap();
+    registry.close().await;
+    drop(registry);
+    // They are made, and nobody says where they are.
+    let before = fixture.sealed().await;
+    assert!(matches!(fixture.rekey(OLD, NEW).await, Err(RekeyError::BackupsUnnamed)));
+    assert_eq!(fixture.sealed().await, before);
+    let rekey = async |backups: RekeyedBackups| {
+        let rekey = Rekey {
+            database: fixture.database.url().clone(),
+            new: MasterKey::parse(NEW).unwrap(),
+            old: MasterKey::parse(OLD).unwrap(),
+            backups,
+        };
+        rekey.run(&SystemClock::new()).await
+    };
+    drop(Store::open(&target, &MasterKey::parse(OLD).unwrap(), true).await.unwrap().unwrap());
+    assert!(opens(OLD).await && !opens(NEW).await);
+    // A first run that was told to leave them; a second one makes up for it.
+    assert!(matches!(rekey(RekeyedBackups::Left).await, Ok(RekeyOutcome::Done { .. })));
+    assert!(opens(OLD).await && !opens(NEW).await);
+    for _ in 0..2 {
+        assert!(matches!(rekey(RekeyedBackups::In(target.clone())).await, Ok(RekeyOutcome::AlreadyDone)));
+        assert!(!opens(OLD).await && opens(NEW).await);
+    }
+    fixture.assert_sealed_under(NEW).await;
 }

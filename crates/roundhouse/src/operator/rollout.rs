@@ -146,7 +146,7 @@ struct RollbackArgs {
 struct EnginesArgs {
     /// The rollout's id; by default the last one.
     rollout: Option<RolloutId>,
-    /// Only engines in this state: moving, moved, failed, unhealthy, skipped, rolled_back or stuck.
+    /// Only engines in this state: moving, moved, failed, unhealthy, skipped, `rolled_back` or stuck.
     #[arg(long, value_parser = parse_state)]
     state: Option<RolloutEngineState>,
     /// The number of rows at most; 100 by default.

@@ -1,7 +1,7 @@
 //! Whenever the orchestrator is killed, a call that is sent again with its key is executed once.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use reqwest::Method;
 use rusqlite::{Connection, OpenFlags};
@@ -227,6 +227,7 @@ async fn repeat(
 /// Each kind of call is made once to see how long it takes, and then cut off by a kill at moments that are spread over
 /// that time. `ROUNDHOUSE_TEST_IDEMPOTENCY_KILLS` sets how many kills there are.
 #[tokio::test]
+#[expect(clippy::print_stdout, reason = "the counts are printed for runs with --nocapture")]
 async fn whenever_the_orchestrator_is_killed_a_repeated_call_is_executed_once() {
     let kills = env_number("ROUNDHOUSE_TEST_IDEMPOTENCY_KILLS", 22);
     let (world, mut orchestrator) = World::new().await;

@@ -37,7 +37,7 @@ fn deployment() -> (Deployment, String) {
 }
 
 /// Scrapes metrics in the format that `accept` asks for.
-async fn scrape(address: &str, accept: &str) -> String {
+pub(crate) async fn scrape(address: &str, accept: &str) -> String {
     let request = client().get(format!("http://{address}/metrics")).header("accept", accept);
     let response = request.send().await.unwrap();
     assert_eq!(response.status(), 200);
@@ -45,7 +45,7 @@ async fn scrape(address: &str, accept: &str) -> String {
 }
 
 /// The value of a sample.
-fn value(text: &str, series: &str) -> Option<f64> {
+pub(crate) fn value(text: &str, series: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
 }
 

@@ -7,6 +7,8 @@ use crate::support::command_line::{FixedService, cells, command, command_with};
 use crate::support::test_env::BINARY;
 use crate::support::{Fleet, Terminal, TestEnv};
 
+const ROLLOUT: &str = "roll_00000000000000000000000000000009";
+
 /// The commands, each with an answer that it understands.
 fn commands() -> Vec<(&'static [&'static str], Value)> {
     let time = "2026-01-01T00:00:00.000Z";
@@ -29,7 +31,6 @@ fn commands() -> Vec<(&'static [&'static str], Value)> {
         "previous_version": "svc-engine:0.1.0", "state": "failed", "since": time,
         "error": {"code": "BOOT_TIMEOUT", "message": "it did not come up"},
     }]});
-    const ROLLOUT: &str = "roll_00000000000000000000000000000009";
     vec![
         (&["rollout", "status", ROLLOUT][..], rollout.clone()),
         (&["rollout", "list"], json!({"rollouts": [rollout]})),

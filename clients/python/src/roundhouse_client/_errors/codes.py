@@ -264,8 +264,7 @@ class WebhookNotConfiguredError(ConflictError):
 
 
 class IdempotencyKeyInUseError(ConflictError):
-    """The call with this `Idempotency-Key` is still under way, or the caller has too many of them. Repeat it after
-    `Retry-After`."""
+    """The call with this `Idempotency-Key` is under way, or its caller has too many. Repeat it later."""
 
 
 class IdempotencyKeyReusedError(ApiError):

@@ -326,6 +326,7 @@ class ErrorDetail(BaseModel):
             "SCHEDULE_NOT_FOUND",
             "DELIVERY_NOT_FOUND",
             "WEBHOOK_NOT_FOUND",
+            "ROLLOUT_NOT_FOUND",
             "APPROVAL_NOT_FOUND",
             "SKILL_NOT_FOUND",
             "SERVER_NOT_FOUND",
@@ -340,6 +341,8 @@ class ErrorDetail(BaseModel):
             "PRODUCT_NOT_DISABLED",
             "PRODUCT_DELETING",
             "CONFIRMATION_INVALID",
+            "ROLLOUT_UNDER_WAY",
+            "ROLLOUT_OVER",
             "ENGINE_ALREADY_EXISTS",
             "ENGINE_NOT_RUNNING",
             "ENGINE_ALREADY_RUNNING",
@@ -354,6 +357,8 @@ class ErrorDetail(BaseModel):
             "FILE_CONFLICT",
             "UPLOAD_CONFLICT",
             "WEBHOOK_NOT_CONFIGURED",
+            "IDEMPOTENCY_KEY_IN_USE",
+            "IDEMPOTENCY_KEY_REUSED",
             "PRECONDITION_FAILED",
             "RANGE_NOT_SATISFIABLE",
             "PAYLOAD_TOO_LARGE",
@@ -879,6 +884,83 @@ class RevokedPlatformKey(BaseModel):
     """
 
 
+class RolloutCounts(BaseModel):
+    """
+    The number of a rollout's engines in each state.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    failed: int
+    """
+    Engines that did not become healthy, and are on their former image again.
+    """
+    moved: int
+    """
+    Engines that are on the rollout's image.
+    """
+    moving: int
+    """
+    Engines that are being moved.
+    """
+    rolled_back: int
+    """
+    Engines that went back.
+    """
+    skipped: int
+    """
+    Engines whose product may not use the image.
+    """
+    stuck: int
+    """
+    Engines that could not go back.
+    """
+    unhealthy: int
+    """
+    Engines that were moved, and failed later.
+    """
+    waiting: int
+    """
+    Engines that are still to be moved; 0 when the rollout is over.
+    """
+
+
+class RolloutPlan(BaseModel):
+    """
+    What was decided for a rollout when it began.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    bake_s: int
+    """
+    How long these are watched before the others follow, in seconds.
+    """
+    canaries: int
+    """
+    How many engines are moved first.
+    """
+    concurrency: int
+    """
+    How many engines are moved at the same time.
+    """
+    max_error_percent: int
+    """
+    The share of proxied calls to engines that were moved that may fail, in percent.
+    """
+    max_failures: int
+    """
+    How many engines may fail.
+    """
+    on_failure: Literal["roll_back", "pause"] | str
+    window_s: int
+    """
+    After this time, engines that run are moved, too, in seconds.
+    """
+
+
 class RotatedKey(BaseModel):
     """
     Response of `POST /engines/{user_id}/rotate-key`.
@@ -968,6 +1050,44 @@ class StoppedEngine(BaseModel):
         extra="allow",
     )
     status: Literal["provisioning", "running", "sleeping", "stopped", "failed", "destroying"] | str
+
+
+class StoredBackup(BaseModel):
+    """
+    A backup in the store.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    at: AwareDatetime
+    """
+    When it was made.
+    """
+    at_rest: bool
+    """
+    Whether the engine did nothing meanwhile.
+    """
+    backup_id: str
+    """
+    Its id.
+    """
+    bytes: int
+    """
+    The bytes of their content.
+    """
+    entries: int
+    """
+    Files, folders and links, with the brain.
+    """
+    skipped: int
+    """
+    Files that could not be read, and sockets and the like.
+    """
+    version: str
+    """
+    The version of the program that the engine ran.
+    """
 
 
 class TokenSummary(BaseModel):
@@ -1247,6 +1367,111 @@ class AuditWebhookList(BaseModel):
     webhooks: list[AuditWebhook]
     """
     The webhooks, oldest first.
+    """
+
+
+class BackupFailure(BaseModel):
+    """
+    An engine of which a job has failed.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    engine_id: str | None = None
+    error: ErrorDetail
+    product_id: str | None = None
+    user_id: str | None = None
+
+
+class BackupJob(BaseModel):
+    """
+    A job with backups.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    action: Literal["back_up", "verify", "restore", "collect"] | str
+    bytes: int
+    """
+    The bytes of content that were backed up, verified or restored.
+    """
+    done: int
+    """
+    How many of them are done.
+    """
+    ended_at: AwareDatetime | None = None
+    error: ErrorDetail | None = None
+    failed: int
+    """
+    How many have failed.
+    """
+    failures: list[BackupFailure]
+    """
+    The first failures.
+    """
+    started_at: AwareDatetime
+    """
+    When it began.
+    """
+    stored_bytes: int
+    """
+    The bytes that were added to the store, or removed from it.
+    """
+    total: int
+    """
+    How many engines it is about, the registry counted as one.
+    """
+    unchanged: int
+    """
+    How many of those had nothing to do, because they have not changed.
+    """
+
+
+class BackupList(BaseModel):
+    """
+    Answer of `GET /fleet/backups/list`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    backups: list[StoredBackup]
+    """
+    The backups, the latest first.
+    """
+
+
+class BackupStatus(BaseModel):
+    """
+    Answer of `GET /fleet/backups`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    current: BackupJob | None = None
+    interval_s: int | None = None
+    """
+    The seconds between two backups by the schedule; null if there is none.
+    """
+    keep_days: int | None = None
+    """
+    For how many days each backup is kept.
+    """
+    keep_last: int | None = None
+    """
+    How many of the latest backups of an engine are kept, however old they are.
+    """
+    next_at: AwareDatetime | None = None
+    recent: list[BackupJob]
+    """
+    The latest jobs that have ended, the last one first.
+    """
+    target: str | None = None
+    """
+    Where backups are kept; null if they are not configured.
     """
 
 
@@ -1548,6 +1773,109 @@ class RevokedToken(TokenSummary):
     """
     Whether the engine refuses it from now on. `false`: the engine runs but has not answered yet; it is told again
     until it does.
+    """
+
+
+class Rollout(BaseModel):
+    """
+    A rollout.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    ended_at: AwareDatetime | None
+    engine_version: str
+    """
+    The image that engines are moved to.
+    """
+    engines: RolloutCounts
+    paused: bool
+    """
+    Whether it is paused.
+    """
+    phase: Literal["canary", "baking", "rolling", "completed", "rolling_back", "rolled_back"] | str
+    phase_since: AwareDatetime
+    """
+    Since when it has been in this phase.
+    """
+    plan: RolloutPlan
+    previous_version: str
+    """
+    The deployment's image when it began.
+    """
+    reason: str | None
+    """
+    Why it is paused or goes back, for a person; null if it does neither.
+    """
+    rollout_id: str
+    """
+    Its id.
+    """
+    started_at: AwareDatetime
+    """
+    When it began.
+    """
+
+
+class RolloutEngine(BaseModel):
+    """
+    An engine of a rollout.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    engine_id: str
+    """
+    The engine's id.
+    """
+    error: ErrorDetail | None
+    previous_version: str
+    """
+    The image that it had before.
+    """
+    product_id: str
+    """
+    The engine's product.
+    """
+    since: AwareDatetime
+    """
+    Since when.
+    """
+    state: Literal["moving", "moved", "failed", "unhealthy", "skipped", "rolled_back", "stuck"] | str
+    user_id: str
+    """
+    The engine's user.
+    """
+
+
+class RolloutEngineList(BaseModel):
+    """
+    Response of `GET /fleet/rollouts/{rollout_id}/engines`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    engines: list[RolloutEngine]
+    """
+    The page, sorted by engine id.
+    """
+    next: str | None
+
+
+class RolloutList(BaseModel):
+    """
+    Response of `GET /fleet/rollouts`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    rollouts: list[Rollout]
+    """
+    The last 50 rollouts, newest first.
     """
 
 

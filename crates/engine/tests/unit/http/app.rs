@@ -27,6 +27,7 @@ use tools::{SpillDir, ToolDeps};
 
 use super::*;
 use crate::agent::{AgentSnapshot, CatalogReloader, Services, SnapshotSource};
+use crate::backups::Backups;
 
 pub(crate) const ENGINE_KEY: &str = "sk-svc-right";
 
@@ -200,6 +201,7 @@ impl RunningEngine {
             Credentials {
                 key_hash: KeyHash::of(ENGINE_KEY),
                 browser_tokens: BrowserTokens::new(Some(token_identity()), BrowserAccess::default()),
+                backups: Backups::new(brain.file(), &folder.join("workspace"), None),
             },
             clock,
         );

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::backup::MAINTENANCE_VAR;
 use api::browser::{BROWSER_ACCESS_VAR, TOKEN_SECRET_VAR};
 use api::orchestrator::EngineStatus;
 use api::{EngineId, EngineKey, Timestamp};
@@ -47,6 +48,18 @@ pub(super) struct Booted {
     pub(super) instance: Instance,
     pub(super) health_at: Timestamp,
     pub(super) took_ms: i64,
+}
+
+/// What an engine is launched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// To work.
+    Work,
+    /// To be backed up or restored.
+    Maintenance {
+        /// Whether it has no data yet.
+        creates_data: bool,
+    },
 }
 
 /// A boot that failed.
@@ -204,7 +217,7 @@ impl Boots {
         readiness: Readiness,
     ) -> Result<Booted, BootFailure> {
         let stopwatch = self.shared.metrics.stopwatch();
-        let booted = self.launch_and_wait(engine, readiness).await;
+        let booted = self.launch_and_wait(engine, readiness, Purpose::Work).await;
         let outcome = booted.as_ref().err().map_or(BootOutcome::Ready, BootFailureCause::measured_outcome);
         self.shared.metrics.boot(outcome, stopwatch);
         match booted {
@@ -217,17 +230,31 @@ impl Boots {
         }
     }
 
+    /// Launches `engine` for maintenance, in which it runs no agent. `creates_data`: it has no data yet.
+    pub(super) async fn boot_for_maintenance(
+        &self,
+        engine: &mut PlacedEngine,
+        creates_data: bool,
+    ) -> Result<(), FleetError> {
+        let purpose = Purpose::Maintenance { creates_data };
+        match self.launch_and_wait(engine, Readiness::BrainOnly, purpose).await {
+            Ok(_) => Ok(()),
+            Err(cause) => Err(BootFailure { cause, log: Vec::new() }.to_fleet_error()),
+        }
+    }
+
     async fn launch_and_wait(
         &self,
         engine: &mut PlacedEngine,
         readiness: Readiness,
+        purpose: Purpose,
     ) -> Result<Booted, BootFailureCause> {
         let clock = &self.shared.clock;
         let started = clock.monotonic();
         // Subscribed before the launch: an engine may exit before its launch has returned.
         let exits = self.exits.subscribe();
         let key = self.shared.keys.key(&engine.row).map_err(BootFailureCause::Keys)?;
-        let instance = self.launch(engine).await?;
+        let instance = self.launch(engine, purpose).await?;
         let mut last_error = "its health was not checked yet".to_owned();
         tokio::select! {
             biased;
@@ -245,15 +272,23 @@ impl Boots {
     }
 
     /// Launches `engine`, on another port if its own is taken.
-    async fn launch(&self, engine: &mut PlacedEngine) -> Result<Instance, BootFailureCause> {
+    async fn launch(
+        &self,
+        engine: &mut PlacedEngine,
+        purpose: Purpose,
+    ) -> Result<Instance, BootFailureCause> {
         for _ in 0..MAX_PORT_ATTEMPTS {
             let row = &engine.row;
-            let env = self.engine_env(row).await?;
+            let mut env = self.engine_env(row).await?;
+            if purpose != Purpose::Work {
+                env.push((MAINTENANCE_VAR.to_owned(), SecretString::from("true")));
+            }
             let launch = LaunchSpec {
                 engine_id: row.engine_id,
                 product_id: row.owner.product_id,
                 generation: row.generation,
-                is_first: row.status == EngineStatus::Provisioning,
+                is_first: row.status == EngineStatus::Provisioning
+                    || purpose == (Purpose::Maintenance { creates_data: true }),
                 image: row.engine_version.clone(),
                 placement: engine.placement(),
                 key_hash: row.key_hash,

@@ -40,7 +40,7 @@ impl Changes {
         self.shared.backend.remove_with_data(row.target()).await?;
         let detail = json!({"from": row.settled_status(), "to": None::<EngineStatus>, "reason": reason});
         let entry = self.transitions.audit_entry(row, Event::Destroy, detail).by(actor);
-        let entry = entry.of_call(fulfilled(row));
+        let entry = entry.of_call(Some(fulfilled(row)));
         self.settle(row, NextState::Removed, Some(&entry)).await?;
         Ok(OperationResult::Destroyed(row.engine_id))
     }

@@ -102,7 +102,8 @@ impl Changes {
                 OperationResult::NotRunning
                 | OperationResult::Destroyed(_)
                 | OperationResult::Denied(_)
-                | OperationResult::Moved(_) => Err(OperationError::Stale),
+                | OperationResult::Moved(_)
+                | OperationResult::Maintained(_) => Err(OperationError::Stale),
             },
             AcceptedKey::Current => {
                 let until = self.supervision.mono_now().saturating_add(to_mono_millis(LATE_COMMAND_WINDOW));
@@ -138,7 +139,7 @@ impl Changes {
         actor: Actor,
     ) -> Outcome {
         let entry = self.transitions.audit_entry(row, Event::RotateKey, json!({"reason": reason})).by(actor);
-        let entry = entry.of_call(fulfilled(row));
+        let entry = entry.of_call(Some(fulfilled(row)));
         let next = NextState::KeyRotated(pending);
         self.settle_engine(row, next, Some(&entry)).await
     }

@@ -38,9 +38,9 @@ impl Changes {
             Some(Change::Start | Change::Wake) => {
                 self.shared.backend.remove_instance(row.target()).await?;
                 let (next, entry) = match row.status {
-                    // It was being moved to another version, and does not run any more.
+                    // It was being moved to another version or restored, and does not run any more.
                     EngineStatus::Running => {
-                        let reason = "the orchestrator exited while moving the engine to another version";
+                        let reason = "the orchestrator exited while it moved the engine to another version or restored it";
                         (
                             self.transitions.failed_state(row.restarts),
                             Some(self.transitions.crash_entry(&row, reason, "interrupted")),
@@ -100,7 +100,7 @@ impl Changes {
         }
         let (event, to) = stop_event(change);
         let detail = json!({"from": row.status, "to": to, "reason": "interrupted"});
-        let entry = self.transitions.audit_entry(row, event, detail).of_call(fulfilled(row));
+        let entry = self.transitions.audit_entry(row, event, detail).of_call(Some(fulfilled(row)));
         self.settle(row, NextState::NotRunning(to), Some(&entry)).await?;
         Ok(())
     }

@@ -57,6 +57,10 @@ impl Changes {
             // It may have some, so it is woken soon.
             self.shared.registry.set_wake(&row, Some(self.shared.clock.now())).await?;
         }
+        if matches!(operation.change, Change::Sleep) {
+            // One that sleeps by request may still be working.
+            self.backups.save_before_sleep(engine, only_if_idle).await;
+        }
         // Nobody can ask it while it does not run. What is known is kept if it does not answer.
         self.inbox.refresh(engine).await;
         let started = self.shared.clock.monotonic();
@@ -80,7 +84,7 @@ impl Changes {
             event,
             json!({"from": row.status, "to": to, "reason": request.reason}),
         );
-        entry = entry.by(request.actor).of_call(fulfilled(&row).filter(|_| operation.change == Change::Stop));
+        entry = entry.by(request.actor).of_call((operation.change == Change::Stop).then(|| fulfilled(&row)));
         entry.duration_ms = Some(i64::try_from(took.as_millis()).unwrap_or(i64::MAX));
         self.settle(&row, NextState::NotRunning(to), Some(&entry)).await?;
         Ok(OperationResult::NotRunning)

@@ -280,9 +280,11 @@ impl Rollouts {
             _ => return Ok(()),
         }
         match self.change_version(record, VersionMove::Pin(image.clone()), "rollout").await {
-            Ok(_) | Err(FleetError::EngineNotFound) => Ok(()),
-            // It cannot be launched either.
-            Err(FleetError::PolicyDenied(_) | FleetError::ProductDisabled { .. }) => Ok(()),
+            // An engine of a product that is out of use cannot be launched either.
+            Ok(_)
+            | Err(
+                FleetError::EngineNotFound | FleetError::PolicyDenied(_) | FleetError::ProductDisabled { .. },
+            ) => Ok(()),
             Err(error) => Err(error),
         }
     }

@@ -85,7 +85,9 @@ impl RolloutState {
             loop {
                 let state = Some(RolloutEngineState::Moved);
                 let page = shared.registry.rollout_engines(rollout.rollout_id, state, after, PAGE).await?;
-                page.iter().for_each(|engine| self.calls.count(engine.engine_id));
+                for engine in &page {
+                    self.calls.count(engine.engine_id);
+                }
                 after = page.last().map(|engine| engine.engine_id);
                 if after.is_none() {
                     break;

@@ -146,14 +146,13 @@ impl Model {
     fn execute(&mut self, step: Step, applied: bool) {
         assert!(self.claimed.is_none(), "it is executed while an engine is claimed for it");
         match step {
-            Step::CutOffFirst | Step::Failed => {}
             Step::CutOffClaimed if !applied => {
                 self.claims += 1;
                 let engine_id = "eng_0199a9f0000070008000000000000001".parse().unwrap();
                 let claim = EngineClaim { engine_id, generation: self.claims };
                 (self.claimed, self.state) = (Some(claim), CallState::Open(Some(claim)));
             }
-            Step::CutOffClaimed => {}
+            Step::CutOffFirst | Step::CutOffClaimed | Step::Failed => {}
             Step::CutOffApplied { with_answer } => {
                 if !applied {
                     self.changes += 1;

@@ -10,7 +10,7 @@ const ADMIT_WAKE: Trigger = Trigger::Admit { provision: false, wake: true };
 const ADMIT_BOTH: Trigger = Trigger::Admit { provision: true, wake: true };
 
 /// The columns of the tables.
-const TRIGGERS: [Trigger; 15] = [
+const TRIGGERS: [Trigger; 16] = [
     Trigger::Provision,
     ADMIT,
     ADMIT_PROVISION,
@@ -26,71 +26,72 @@ const TRIGGERS: [Trigger; 15] = [
     Trigger::Get,
     Trigger::Proxy,
     Trigger::ChangeVersion,
+    Trigger::Maintain,
 ];
 
 /// State, change under way, and the decision for each of [`TRIGGERS`]. `failing` is `failed` with a restart due;
 /// of the refusals, `exists`, `runs` and `rests` (it does not run) are 409.
 const ROWS: &str = "
-none         -         | provision not_found provision not_found provision 404   404   404   404   404    404     404     404  404 404
-provisioning provision | exists    share     share     share     share     runs  rests rests rests rests  rests   destroy pass rests wait
-running      -         | exists    pass      pass      pass      pass      runs  stop  sleep sleep rotate rests   destroy pass pass start
-running      stop      | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait
-running      sleep     | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait
-running      rotate    | exists    wait      wait      wait      wait      runs  wait  wait  wait  wait   rests   destroy wait wait wait
-running      start     | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait
-sleeping     -         | exists    sleeping  sleeping  wake      wake      start rests rests rests rests  rests   destroy pass rests start
-sleeping     wake      | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait
-sleeping     start     | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait
-stopped      -         | exists    stopped   stopped   stopped   stopped   start rests rests rests rests  rests   destroy pass rests start
-stopped      start     | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait
-failed       -         | exists    unhealthy unhealthy unhealthy unhealthy start rests rests rests rests  restart destroy pass rests start
-failing      -         | exists    await     await     await     await     start rests rests rests rests  restart destroy pass rests start
-failed       start     | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait
-failed       restart   | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait
-destroying   destroy   | exists    wait      wait      wait      wait      404   404   404   404   404    rests   404     pass 404 404
+none         -         | provision not_found provision not_found provision 404   404   404   404   404    404     404     404  404 404 404
+provisioning provision | exists    share     share     share     share     runs  rests rests rests rests  rests   destroy pass rests wait wait
+running      -         | exists    pass      pass      pass      pass      runs  stop  sleep sleep rotate rests   destroy pass pass start start
+running      stop      | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait wait
+running      sleep     | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait wait
+running      rotate    | exists    wait      wait      wait      wait      runs  wait  wait  wait  wait   rests   destroy wait wait wait wait
+running      start     | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait wait
+sleeping     -         | exists    sleeping  sleeping  wake      wake      start rests rests rests rests  rests   destroy pass rests start start
+sleeping     wake      | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait wait
+sleeping     start     | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait wait
+stopped      -         | exists    stopped   stopped   stopped   stopped   start rests rests rests rests  rests   destroy pass rests start start
+stopped      start     | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait wait
+failed       -         | exists    unhealthy unhealthy unhealthy unhealthy start rests rests rests rests  restart destroy pass rests start start
+failing      -         | exists    await     await     await     await     start rests rests rests rests  restart destroy pass rests start start
+failed       start     | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait wait
+failed       restart   | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait wait
+destroying   destroy   | exists    wait      wait      wait      wait      404   404   404   404   404    rests   404     pass 404 404 404
 ";
 
 /// Combinations that no engine reaches. If one does, no second change starts, and a delete ends it.
 const UNREACHABLE_ROWS: &str = "
-provisioning -         | exists    wait      wait      wait      wait      runs  rests rests rests rests  rests   destroy pass rests wait
-provisioning start     | exists    share     share     share     share     runs  rests rests rests rests  rests   destroy pass rests wait
-provisioning wake      | exists    share     share     share     share     runs  rests rests rests rests  rests   destroy pass rests wait
-provisioning stop      | exists    wait      wait      wait      wait      runs  wait  wait  wait  wait   rests   destroy pass wait wait
-provisioning sleep     | exists    wait      wait      wait      wait      runs  wait  wait  wait  wait   rests   destroy pass wait wait
-provisioning restart   | exists    share     share     share     share     runs  rests rests rests rests  rests   destroy pass rests wait
-provisioning rotate    | exists    wait      wait      wait      wait      runs  wait  wait  wait  wait   rests   destroy wait wait wait
-provisioning destroy   | exists    wait      wait      wait      wait      runs  rests rests rests rests  rests   destroy pass rests wait
-running      provision | exists    share     share     share     share     wait  rests rests rests rests  rests   destroy pass rests wait
-running      wake      | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait
-running      restart   | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait
-running      destroy   | exists    wait      wait      wait      wait      wait  rests rests rests rests  rests   destroy pass rests wait
-sleeping     provision | exists    share     share     share     share     wait  rests rests rests rests  rests   destroy pass rests wait
-sleeping     stop      | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait
-sleeping     sleep     | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait
-sleeping     restart   | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait
-sleeping     rotate    | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy wait wait wait
-sleeping     destroy   | exists    wait      wait      wait      wait      wait  rests rests rests rests  rests   destroy pass rests wait
-stopped      provision | exists    share     share     share     share     wait  rests rests rests rests  rests   destroy pass rests wait
-stopped      wake      | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait
-stopped      stop      | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait
-stopped      sleep     | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait
-stopped      restart   | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait
-stopped      rotate    | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy wait wait wait
-stopped      destroy   | exists    wait      wait      wait      wait      wait  rests rests rests rests  rests   destroy pass rests wait
-failed       provision | exists    share     share     share     share     wait  rests rests rests rests  rests   destroy pass rests wait
-failed       wake      | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait
-failed       stop      | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait
-failed       sleep     | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait
-failed       rotate    | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy wait wait wait
-failed       destroy   | exists    wait      wait      wait      wait      wait  rests rests rests rests  rests   destroy pass rests wait
-destroying   -         | exists    wait      wait      wait      wait      404   404   404   404   404    rests   404     pass 404 404
-destroying   provision | exists    share     share     share     share     404   404   404   404   404    rests   404     pass 404 404
-destroying   start     | exists    share     share     share     share     404   404   404   404   404    rests   404     pass 404 404
-destroying   wake      | exists    share     share     share     share     404   404   404   404   404    rests   404     pass 404 404
-destroying   stop      | exists    wait      wait      wait      wait      404   404   404   404   404    rests   404     pass 404 404
-destroying   sleep     | exists    wait      wait      wait      wait      404   404   404   404   404    rests   404     pass 404 404
-destroying   restart   | exists    share     share     share     share     404   404   404   404   404    rests   404     pass 404 404
-destroying   rotate    | exists    wait      wait      wait      wait      404   404   404   404   404    rests   404     wait 404 404
+provisioning -         | exists    wait      wait      wait      wait      runs  rests rests rests rests  rests   destroy pass rests wait wait
+provisioning start     | exists    share     share     share     share     runs  rests rests rests rests  rests   destroy pass rests wait wait
+provisioning wake      | exists    share     share     share     share     runs  rests rests rests rests  rests   destroy pass rests wait wait
+provisioning stop      | exists    wait      wait      wait      wait      runs  wait  wait  wait  wait   rests   destroy pass wait wait wait
+provisioning sleep     | exists    wait      wait      wait      wait      runs  wait  wait  wait  wait   rests   destroy pass wait wait wait
+provisioning restart   | exists    share     share     share     share     runs  rests rests rests rests  rests   destroy pass rests wait wait
+provisioning rotate    | exists    wait      wait      wait      wait      runs  wait  wait  wait  wait   rests   destroy wait wait wait wait
+provisioning destroy   | exists    wait      wait      wait      wait      runs  rests rests rests rests  rests   destroy pass rests wait wait
+running      provision | exists    share     share     share     share     wait  rests rests rests rests  rests   destroy pass rests wait wait
+running      wake      | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait wait
+running      restart   | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait wait
+running      destroy   | exists    wait      wait      wait      wait      wait  rests rests rests rests  rests   destroy pass rests wait wait
+sleeping     provision | exists    share     share     share     share     wait  rests rests rests rests  rests   destroy pass rests wait wait
+sleeping     stop      | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait wait
+sleeping     sleep     | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait wait
+sleeping     restart   | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait wait
+sleeping     rotate    | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy wait wait wait wait
+sleeping     destroy   | exists    wait      wait      wait      wait      wait  rests rests rests rests  rests   destroy pass rests wait wait
+stopped      provision | exists    share     share     share     share     wait  rests rests rests rests  rests   destroy pass rests wait wait
+stopped      wake      | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait wait
+stopped      stop      | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait wait
+stopped      sleep     | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait wait
+stopped      restart   | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait wait
+stopped      rotate    | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy wait wait wait wait
+stopped      destroy   | exists    wait      wait      wait      wait      wait  rests rests rests rests  rests   destroy pass rests wait wait
+failed       provision | exists    share     share     share     share     wait  rests rests rests rests  rests   destroy pass rests wait wait
+failed       wake      | exists    share     share     share     share     share rests rests rests rests  rests   destroy pass rests wait wait
+failed       stop      | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait wait
+failed       sleep     | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy pass wait wait wait
+failed       rotate    | exists    wait      wait      wait      wait      wait  wait  wait  wait  wait   rests   destroy wait wait wait wait
+failed       destroy   | exists    wait      wait      wait      wait      wait  rests rests rests rests  rests   destroy pass rests wait wait
+destroying   -         | exists    wait      wait      wait      wait      404   404   404   404   404    rests   404     pass 404 404 404
+destroying   provision | exists    share     share     share     share     404   404   404   404   404    rests   404     pass 404 404 404
+destroying   start     | exists    share     share     share     share     404   404   404   404   404    rests   404     pass 404 404 404
+destroying   wake      | exists    share     share     share     share     404   404   404   404   404    rests   404     pass 404 404 404
+destroying   stop      | exists    wait      wait      wait      wait      404   404   404   404   404    rests   404     pass 404 404 404
+destroying   sleep     | exists    wait      wait      wait      wait      404   404   404   404   404    rests   404     pass 404 404 404
+destroying   restart   | exists    share     share     share     share     404   404   404   404   404    rests   404     pass 404 404 404
+destroying   rotate    | exists    wait      wait      wait      wait      404   404   404   404   404    rests   404     wait 404 404 404
 ";
 
 /// Enumerates all changes; if one is missing here, this does not compile.
@@ -124,7 +125,8 @@ const fn next_trigger(trigger: Trigger) -> Option<Trigger> {
         Trigger::Destroy => Some(Trigger::Get),
         Trigger::Get => Some(Trigger::Proxy),
         Trigger::Proxy => Some(Trigger::ChangeVersion),
-        Trigger::ChangeVersion => None,
+        Trigger::ChangeVersion => Some(Trigger::Maintain),
+        Trigger::Maintain => None,
     }
 }
 

@@ -2,6 +2,7 @@ use api::rollout::OnFailure;
 use backend::BrainCopy;
 use proptest::prelude::*;
 
+use super::BrainOnRollback::{Keep, Restore};
 use super::*;
 
 fn view(phase: RolloutPhase, engines: RolloutCounts) -> RolloutView {
@@ -105,7 +106,6 @@ fn a_brain_that_was_migrated_is_replaced_only_if_nothing_is_lost() {
         brain,
         copy: copy.map(|format| BrainCopy { format: Some(format) }),
     };
-    use BrainOnRollback::{Keep, Restore};
     assert_eq!(brain_on_rollback(&formats(Some(7), Some(7)), Some(7), false), Ok(Keep));
     assert_eq!(brain_on_rollback(&formats(Some(7), None), Some(7), false), Ok(Keep), "without a copy, too");
     assert_eq!(brain_on_rollback(&formats(Some(8), Some(7)), Some(7), true), Ok(Restore));

@@ -100,6 +100,7 @@ async fn a_caller_rests_while_a_delete_takes_over() {
         change: Change::Destroy,
         pending: None,
         image: None,
+        for_maintenance: false,
         default_image: row.engine_version.clone(),
         owner: "this process".into(),
         deadline: row.created_at,

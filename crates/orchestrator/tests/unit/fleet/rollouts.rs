@@ -180,7 +180,7 @@ async fn engines_that_fail_within_what_is_permitted_keep_their_version() {
 }
 
 #[tokio::test]
-async fn an_engine_that_fails_later_takes_all_back_and_none_that_was_used_loses_anything() {
+async fn regression_o30_an_engine_that_fails_later_takes_all_back_and_none_that_was_used_loses_anything() {
     let app = TestApp::new().await;
     let product = fleet(&app, 9).await;
     start(&app, MIGRATING, json!({"canary_percent": 100, "bake_s": 3_600})).await;
@@ -193,10 +193,10 @@ async fn an_engine_that_fails_later_takes_all_back_and_none_that_was_used_loses_
     assert_eq!(over["reason"], "1 engine has failed on the new version, and at most 0 may");
     let counts = |of: &str| over["engines"][of].as_u64().unwrap();
     assert_eq!((counts("rolled_back"), counts("stuck")), (6, 3), "{over}");
-    let (rest, used): (Vec<_>, Vec<_>) =
+    let (back, stuck): (Vec<_>, Vec<_>) =
         engines(&app).await.into_iter().partition(|engine| engine.starts_with(&app.config_image()));
-    assert!(rest.len() == 6 && rest.iter().all(|engine| engine.ends_with('0')), "{rest:?}");
-    assert!(used.iter().all(|engine| engine.starts_with(MIGRATING) && engine.ends_with('1')), "{used:?}");
+    assert!(back.len() == 6 && back.iter().all(|engine| engine.ends_with('0')), "{back:?}");
+    assert!(stuck.iter().all(|engine| engine.starts_with(MIGRATING) && engine.ends_with('1')), "{stuck:?}");
     for index in 0..9 {
         let user = format!("user{index}");
         product.stop(&user).await;
@@ -323,6 +323,7 @@ async fn what_cannot_be_rolled_out_is_refused() {
 
 /// Kills orchestrators while rollouts run to both ends. `ROUNDHOUSE_TEST_ROLLOUT_KILLS` is their number.
 #[tokio::test]
+#[expect(clippy::print_stdout, reason = "the counts are printed for runs with --nocapture")]
 async fn rollouts_end_though_orchestrators_are_killed_all_the_time() {
     let kills: usize =
         std::env::var("ROUNDHOUSE_TEST_ROLLOUT_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
@@ -331,8 +332,14 @@ async fn rollouts_end_though_orchestrators_are_killed_all_the_time() {
     let key = fleet(&app, count).await.key;
     let (mut done, mut amid_moves, mut rounds) = (0, 0, 0);
     while done < kills || current(&app).await["ended_at"].is_null() {
-        if current(&app).await["ended_at"].is_string() || rounds == 0 {
+        let last = current(&app).await;
+        if last["ended_at"].is_string() || rounds == 0 {
             rounds += 1;
+            if last["phase"] == "completed" {
+                let settled =
+                    ["moved", "failed", "unhealthy"].map(|state| last["engines"][state].as_u64().unwrap());
+                assert_eq!(settled.iter().sum::<u64>(), count as u64, "no engine is left out: {last}");
+            }
             // Every other one fails once it has come some way.
             let image = format!("svc-engine:0.{}.0", 10 + rounds);
             start(&app, &image, json!({"canary_percent": 30, "bake_s": 5})).await;

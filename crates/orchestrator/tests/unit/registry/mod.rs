@@ -1,5 +1,6 @@
 //! Tests of the registry by itself: the audit log's chain, compare-and-swap, quota and ports under concurrency.
 
+mod dumping;
 mod idempotency;
 mod metrics;
 mod plans;
@@ -116,7 +117,17 @@ fn product(slug: &str) -> Product {
 fn claim(change: Change) -> Claim {
     let default_image = "svc-engine:0.1.0".parse().unwrap();
     let owner = "this process".into();
-    Claim { change, pending: None, image: None, default_image, owner, deadline: NOW, call: None }
+    let for_maintenance = false;
+    Claim {
+        change,
+        pending: None,
+        image: None,
+        default_image,
+        for_maintenance,
+        owner,
+        deadline: NOW,
+        call: None,
+    }
 }
 
 fn entry(engine_id: EngineId, event: Event) -> AuditEntry {

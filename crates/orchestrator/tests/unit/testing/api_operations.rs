@@ -8,6 +8,7 @@ use serde_json::Value;
 
 /// A method of a path.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own that the document has")]
 pub(crate) struct ApiOperation {
     pub(crate) method: String,
     /// The path in the router's syntax, with parameter names.

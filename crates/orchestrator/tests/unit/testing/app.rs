@@ -23,7 +23,8 @@ use tower::ServiceExt as _;
 
 use super::{FaultBackend, ResponseRecorder, TestDatabase, addressing, on_postgres};
 use crate::config::{
-    BackendKind, Config, DEFAULT_NETWORK, DatabaseUrl, PortRange, SupervisionRules, VERSION, WebhookRules,
+    BackendKind, BackupSettings, Config, DEFAULT_NETWORK, DatabaseUrl, PortRange, SupervisionRules, VERSION,
+    WebhookRules,
 };
 use crate::fleet::FleetDeps;
 use crate::keys::{MasterKey, Vault};
@@ -71,6 +72,27 @@ impl TestApp {
         let app = Self::in_folder(folder.unwrap(), |config| config.rules = rules).await;
         app.start().await;
         app
+    }
+
+    /// Like [`TestApp::new`], with backups in a folder, which are made on request only.
+    pub(crate) async fn with_backups() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("file://{}/backups", folder.path().display());
+        let settings = BackupSettings {
+            target: backup::Target::parse(&url, &std::collections::BTreeMap::<String, String>::new())
+                .unwrap(),
+            interval: None,
+            at_sleep: false,
+            retention: backup::Retention { keep_last: 1, keep_days: 1 },
+        };
+        let app = Self::in_folder(folder, |config| config.backups = Some(settings)).await;
+        app.start().await;
+        app
+    }
+
+    /// The folder of the backups.
+    pub(crate) fn backups(&self) -> PathBuf {
+        self.folder.path().join("backups")
     }
 
     /// An orchestrator that is not ready before [`TestApp::start`].
@@ -512,6 +534,7 @@ fn config(folder: &tempfile::TempDir, database: DatabaseUrl) -> Config {
         catalog: folder.path().join("catalog"),
         backend: BackendKind::Process,
         take_over_from: None,
+        backups: None,
         metrics_address: None,
     }
 }

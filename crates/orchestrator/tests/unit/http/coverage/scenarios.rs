@@ -32,6 +32,7 @@ pub(super) async fn all() -> BTreeSet<RecordedResponse> {
     recorded.extend(what_is_logged_is_changed().await);
     recorded.extend(a_deployment_is_under_maintenance().await);
     recorded.extend(another_version_is_rolled_out().await);
+    recorded.extend(a_deployment_is_backed_up().await);
     recorded.extend(nobody_is_asked_for().await);
     recorded.extend(a_policy_forbids().await);
     recorded.extend(ports_run_out().await);
@@ -111,7 +112,7 @@ async fn an_operator_is_refused() -> BTreeSet<RecordedResponse> {
 }
 
 async fn calls_have_keys() -> BTreeSet<RecordedResponse> {
-    let app = TestApp::new().await;
+    let app = TestApp::with_backups().await;
     let product = app.register_product("demo", json!({})).await;
     let too_long = "x".repeat(1024 * 1024 + 1);
     let call = async |operation: &ApiOperation, key: &str, query: &str, body: &str| {
@@ -156,6 +157,7 @@ fn valid_body(path: &str) -> String {
         "/fleet/log-filter" | "/engines/{user_id}/log-filter" => json!({"filter": "info", "for_s": 1}),
         "/fleet/maintenance" => json!({"message": "Back at noon."}),
         "/fleet/rollouts" => json!({"engine_version": "svc-engine:0.9.0"}),
+        "/fleet/backups" => json!({"action": "back_up"}),
         "/admin/versions/move" => json!({"from": OTHER_IMAGE, "engine_version": "default"}),
         _ => json!({}),
     };
@@ -351,6 +353,30 @@ async fn another_version_is_rolled_out() -> BTreeSet<RecordedResponse> {
         send(&product, "POST", &format!("{rollout}{act}"), body).await;
     }
     app.responses.recorded()
+}
+
+async fn a_deployment_is_backed_up() -> BTreeSet<RecordedResponse> {
+    let (app, unusable) = (TestApp::with_backups().await, TestApp::with_backups().await);
+    // A file where the store's folder should be.
+    std::fs::write(unusable.backups(), "").unwrap();
+    for app in [&app, &unusable] {
+        let product = app.register_product("demo", json!({})).await;
+        let product_id = product.product_id().await;
+        let of_nobody =
+            json!({"action": "restore", "product_id": product_id, "user_id": "nobody"}).to_string();
+        send(&product, "POST", "/fleet/backups", &of_nobody).await;
+        let list = format!("/fleet/backups/list?product_id={product_id}&user_id=nobody");
+        for path in ["/fleet/backups", "/fleet/backups/list", &list, "/fleet/backups/list?user_id=ann"] {
+            send(&product, "GET", path, "").await;
+        }
+        // One of them begins; the others come while it is under way.
+        let starts = (0..4).map(|_| send(&product, "POST", "/fleet/backups", r#"{"action": "back_up"}"#));
+        futures::future::join_all(starts).await;
+        send(&product, "POST", "/fleet/backups", r#"{"action": "back_up", "user_id": "ann"}"#).await;
+    }
+    let mut recorded = app.responses.recorded();
+    recorded.extend(unusable.responses.recorded());
+    recorded
 }
 
 async fn nobody_is_asked_for() -> BTreeSet<RecordedResponse> {
@@ -560,7 +586,7 @@ async fn webhooks_are_managed() -> BTreeSet<RecordedResponse> {
 }
 
 async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
-    let app = TestApp::new().await;
+    let app = TestApp::with_backups().await;
     let product = app.register_product("demo", json!({})).await;
     let product_id = product.product_id().await;
     product.provision("ann").await;

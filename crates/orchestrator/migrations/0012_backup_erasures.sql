@@ -1,0 +1,5 @@
+-- Destroyed engines whose backups are still to be erased.
+
+CREATE TABLE backup_erasures (
+    engine_id TEXT PRIMARY KEY
+);
