@@ -1,5 +1,5 @@
-//! A file below `tests/unit` is compiled only if a module names it. One that none names would never run, and nobody
-//! would notice.
+//! A file below `tests`, such as a story or one of unit tests, is compiled only if a module names it. One that none
+//! names would never run, and nobody would notice.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -33,28 +33,40 @@ fn named_files(file: &Path) -> Vec<PathBuf> {
     named.iter().filter_map(|path| path.canonicalize().ok()).collect()
 }
 
-/// The files below a package's `tests/unit` that no compiled file names.
+/// Whether Cargo compiles this file of a package's `tests` as a test of its own: `tests/x.rs` or `tests/x/main.rs`.
+fn is_root(file: &Path, tests: &Path) -> bool {
+    let within = file.strip_prefix(tests).unwrap();
+    match within.components().count() {
+        1 => true,
+        2 => within.ends_with("main.rs"),
+        _ => false,
+    }
+}
+
+/// The files below a package's `tests` that no compiled file names.
 fn unnamed_files(package: &Path) -> Vec<PathBuf> {
-    let mut to_read: Vec<PathBuf> =
-        rust_files(&package.join("src")).iter().map(|path| path.canonicalize().unwrap()).collect();
+    let tests = package.join("tests");
+    let files = rust_files(&tests);
+    let roots = files.iter().filter(|file| is_root(file, &tests)).cloned();
+    let sources = rust_files(&package.join("src")).into_iter().chain(roots);
+    let mut to_read: Vec<PathBuf> = sources.map(|path| path.canonicalize().unwrap()).collect();
     let mut compiled: BTreeSet<PathBuf> = to_read.iter().cloned().collect();
     while let Some(file) = to_read.pop() {
         let new = named_files(&file).into_iter().filter(|path| compiled.insert(path.clone()));
         to_read.extend(new);
     }
-    let unit = rust_files(&package.join("tests/unit"));
-    unit.into_iter().filter(|path| !compiled.contains(&path.canonicalize().unwrap())).collect()
+    files.into_iter().filter(|path| !compiled.contains(&path.canonicalize().unwrap())).collect()
 }
 
 #[test]
-fn every_file_of_unit_tests_is_compiled() {
+fn every_file_of_tests_is_compiled() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut packages = Vec::new();
     for folder in ["crates", "testing"] {
         packages.extend(fs::read_dir(workspace.join(folder)).unwrap().map(|entry| entry.unwrap().path()));
     }
-    let files: usize = packages.iter().map(|package| rust_files(&package.join("tests/unit")).len()).sum();
-    assert!(files > 150, "{files} files");
+    let files: usize = packages.iter().map(|package| rust_files(&package.join("tests")).len()).sum();
+    assert!(files > 400, "{files} files");
     let unnamed: Vec<PathBuf> = packages.iter().flat_map(|package| unnamed_files(package)).collect();
     assert!(unnamed.is_empty(), "no `#[path]` and no `mod` names {unnamed:#?}");
 }
@@ -71,11 +83,18 @@ fn a_file_that_nothing_names_is_found() {
     write("src/named.rs", "#[cfg(test)]\n#[path = \"../tests/unit/named.rs\"]\nmod tests;\n");
     write("tests/unit/named.rs", "mod part;\n");
     write("tests/unit/named/part.rs", "");
+    write("tests/rules.rs", "mod common;\n");
+    write("tests/common/mod.rs", "");
+    write("tests/stories/main.rs", "mod tools;\n");
+    write("tests/stories/tools.rs", "mod web;\n");
+    write("tests/stories/tools/web.rs", "");
     assert_eq!(unnamed_files(package.path()), Vec::<PathBuf>::new());
     // Only a file that is not compiled itself names the second one.
     write("tests/unit/forgotten.rs", "mod lost;\n");
     write("tests/unit/lost.rs", "");
+    write("tests/stories/tools/untold.rs", "");
     let names: BTreeSet<PathBuf> = unnamed_files(package.path()).into_iter().collect();
-    let expected = ["forgotten", "lost"].map(|name| package.path().join(format!("tests/unit/{name}.rs")));
+    let expected = ["unit/forgotten", "unit/lost", "stories/tools/untold"];
+    let expected = expected.map(|name| package.path().join(format!("tests/{name}.rs")));
     assert_eq!(names, BTreeSet::from(expected));
 }

@@ -53,7 +53,8 @@ pub(in super::super) fn index_field(event: &Value, name: &str) -> Result<Option<
     }
 }
 
-/// Deserializes a field, and treats a malformed one as absent.
+/// Deserializes a field of a struct, and treats a malformed one as absent. In a variant of an enum that serde tags
+/// (`#[serde(tag = …)]`), it fails for every value, because serde buffers such fields and a `RawValue` cannot be buffered.
 pub(in super::super) fn none_if_malformed<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

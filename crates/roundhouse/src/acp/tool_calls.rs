@@ -121,6 +121,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_built_in_tool_has_a_kind_unless_the_protocol_has_no_word_for_it() {
+        let other: Vec<&str> = names::BUILT_IN.into_iter().filter(|tool| kind(tool) == "other").collect();
+        let expected = [
+            names::WORKING_MEMORY_SET,
+            names::MEMORY_SAVE,
+            names::SCHEDULE_CREATE,
+            names::ASK_USER,
+            names::TOOL_CALL,
+        ];
+        assert_eq!(
+            other, expected,
+            "`kind` says what a new built-in tool does, or this list that nothing fits"
+        );
+    }
+
+    #[test]
     fn a_title_has_the_subject_of_the_call() {
         assert_eq!(title("write_file", &json!({"path": "a\nb"})), "write_file: a\\nb");
         assert_eq!(title("shell", &json!({"command": "ls"})), "shell: ls");

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use documents::samples::wav;
-use mock_llm::{Gate, Reply};
+use mock_llm::{Gate, Reply, Wire};
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use rusqlite::{Connection, OpenFlags};
@@ -19,8 +19,8 @@ use crate::support::{EngineFixture, StandaloneEngine, eventually};
 
 /// Models that take audio, of both wires that have it.
 const HEARING: [&str; 2] = ["openai-audio", "gemini"];
-/// Models that take none, of each wire.
-const DEAF: [&str; 5] = ["anthropic", "openai", "responses", "ollama", "compatible"];
+/// Models that take none: of each wire but Gemini, all of whose models take it, and of a compatible server.
+const DEAF: [&str; Wire::COUNT] = ["anthropic", "openai", "responses", "ollama", "compatible"];
 const NAME: &str = "録音 – Besprechung.wav";
 
 fn audio(media_type: &str, bytes: &[u8]) -> Value {

@@ -152,8 +152,9 @@ pub(crate) struct ModelMessages(pub(crate) String);
 
 impl ModelMessages {
     fn from_request(request: &CapturedRequest) -> Self {
-        // Gemini has another name for them.
-        let messages = request.body.get("messages").unwrap_or(&request.body["contents"]);
+        let mut named = ["messages", "contents", "input"].iter().filter_map(|name| request.body.get(name));
+        let messages =
+            named.next().unwrap_or_else(|| panic!("which member has the messages of {request:?}?"));
         Self(messages.to_string())
     }
 
