@@ -14,6 +14,16 @@ program_architecture() {
   esac
 }
 
+# The same, as Debian and container images name it.
+program_debian_architecture() {
+  local architecture
+  architecture="$(program_architecture "$1")"
+  case "$architecture" in
+    x86_64) echo amd64 ;;
+    aarch64) echo arm64 ;;
+  esac
+}
+
 # Runs it, through the emulator of Debian's qemu-user-static if it is for another machine.
 program_run() {
   local architecture
@@ -38,3 +48,11 @@ program_strip() {
 
 # Writes manual pages into a folder.
 program_man() { program_run "$1" man "$2" >/dev/null; }
+
+# Sets the time of all that is packaged, unless it is set: that of the last commit.
+source_date_epoch() {
+  local here
+  here="$(dirname "${BASH_SOURCE[0]}")"
+  SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git -C "$here" log -1 --format=%ct 2>/dev/null || echo 0)}"
+  export SOURCE_DATE_EPOCH
+}
