@@ -43,6 +43,7 @@ pub(super) struct DueAction {
 /// The data that a health check of a running engine needs.
 #[derive(Clone, Debug)]
 pub(super) struct CheckTarget {
+    pub(super) engine_owner: EngineOwner,
     pub(super) placement: Placement,
     pub(super) instance: Instance,
     /// The number of consecutive failed checks.
@@ -261,9 +262,11 @@ impl Supervision {
     pub(super) fn check_target(&self, engine_id: EngineId) -> Option<CheckTarget> {
         let state = self.state();
         let monitor = state.monitors.get(&engine_id)?;
+        let engine_owner = monitor.engine_owner.clone();
         let RunningMonitor { placement, instance, failed_checks, key_state, key_hash, key_proven, .. } =
             monitor.as_running()?;
         Some(CheckTarget {
+            engine_owner,
             placement: *placement,
             instance: instance.clone(),
             failed_checks: *failed_checks,
@@ -303,15 +306,27 @@ impl Supervision {
         self.update_running(engine_id, |running| running.mark_key_accepted(now));
     }
 
-    /// Records the result of a health check of `instance`. Returns the number of consecutive failed checks.
-    pub(super) fn record_check(&self, engine_id: EngineId, instance: &Instance, passed: bool) -> u32 {
+    /// Records the result of a health check of `instance`. Returns the number of consecutive failed checks; `None` if
+    /// that instance is not supervised any more.
+    pub(super) fn record_check(&self, engine_id: EngineId, instance: &Instance, passed: bool) -> Option<u32> {
         let now = self.now();
         let mut state = self.state();
-        let running = state.monitors.get_mut(&engine_id).and_then(EngineMonitor::as_running_mut);
-        let Some(running) = running.filter(|running| running.instance == *instance) else { return 0 };
+        let running = state.monitors.get_mut(&engine_id)?.as_running_mut()?;
+        if running.instance != *instance {
+            return None;
+        }
         let failed = running.record_check(passed, &self.rules, now);
         state.unsaved.insert(engine_id);
-        failed
+        Some(failed)
+    }
+
+    /// Ends a health check that says nothing about the engine.
+    pub(super) fn discard_check(&self, engine_id: EngineId, instance: &Instance) {
+        self.update_running(engine_id, |running| {
+            if running.instance == *instance {
+                running.discard_check();
+            }
+        });
     }
 
     /// Reschedules the idle check after an attempt to put the engine to sleep: if it keeps running, it is tried

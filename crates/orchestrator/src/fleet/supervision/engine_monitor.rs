@@ -334,6 +334,11 @@ impl RunningMonitor {
         self.restarts = self.restart_count(now, rules);
         self.failed_checks
     }
+
+    /// Ends a health check whose result counts neither way.
+    pub(super) fn discard_check(&mut self) {
+        self.check_in_progress = false;
+    }
 }
 
 /// Converts the wall-clock time `at` to monotonic time, given that `now` and `wall` are the same moment. A time in

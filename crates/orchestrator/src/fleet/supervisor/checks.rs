@@ -35,9 +35,16 @@ impl Supervisor {
                 Err(format!("it did not answer within {} s", timeout.as_secs_f64()))
             }
         };
+        // An engine that is being stopped or replaced need not answer. If the operation leaves it running, the next
+        // check counts again.
+        if result.is_err() && self.executor.operations.get(&check_target.engine_owner).is_some() {
+            self.supervision.discard_check(engine_id, instance);
+            return;
+        }
+        // `None` if it was stopped or replaced during the check.
+        let Some(failed) = self.supervision.record_check(engine_id, instance, result.is_ok()) else { return };
         let measured = if result.is_ok() { CheckResult::Healthy } else { CheckResult::Unhealthy };
         self.shared.metrics.health_check(measured);
-        let failed = self.supervision.record_check(engine_id, instance, result.is_ok());
         let reason = match result {
             Ok(Some(tag)) => return self.inbox.note_tag(engine_id, tag).await,
             Ok(None) => return,

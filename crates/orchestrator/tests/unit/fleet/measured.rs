@@ -3,10 +3,12 @@
 use std::fs;
 use std::time::Duration;
 
+use api::EngineId;
 use serde_json::json;
 
+use crate::config::SupervisionRules;
 use crate::metrics::{FleetGauges, TextFormat};
-use crate::testing::{TestApp, summarize};
+use crate::testing::{BackendCall, Fault, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -68,4 +70,28 @@ async fn a_check_that_waits_for_others_is_as_late_as_it_begins() {
     // The user's engine may have been checked before.
     assert!((256..=257).contains(&begun()), "{} checks have begun", begun());
     app.advance_until(SECOND, async || begun() >= 301).await;
+}
+
+#[tokio::test]
+async fn an_engine_that_is_being_stopped_is_not_called_unhealthy() {
+    let rules =
+        SupervisionRules { check_interval: SECOND * 2, check_timeout: SECOND, ..SupervisionRules::default() };
+    let app = TestApp::with_rules(rules).await;
+    let product = app.register_product("demo", json!({})).await;
+    let (_, engine) = product.provision("ann").await;
+    let engine_id: EngineId = engine["engine_id"].as_str().unwrap().parse().unwrap();
+    let unhealthy = || scraped(&app, "roundhouse_health_checks_total{result=\"unhealthy\"}");
+    // It answers nothing from now on, and its end takes longer than several checks.
+    app.backend.freeze(engine_id);
+    app.backend.inject(BackendCall::Stop, Fault::Delay(SECOND * 25));
+    let (probes, step) = (app.backend.probe_count(engine_id), Duration::from_millis(250));
+    let stopped = app.while_time_passes(step, product.stop("ann")).await;
+    assert_eq!(summarize(stopped), "200 stopped");
+    app.while_time_passes(step, app.sleep(SECOND * 5)).await;
+    assert!(app.backend.probe_count(engine_id) > probes, "it was checked meanwhile");
+    assert_eq!(unhealthy(), 0);
+    // One that nobody stops is.
+    product.start("ann").await;
+    app.backend.freeze(engine_id);
+    app.advance_until(step, async || unhealthy() > 0).await;
 }
