@@ -1,91 +1,71 @@
-//! `roundhouse doctor`: reports problems that no orchestrator repairs by itself, because user data is at stake or
-//! an operator must decide. It changes nothing, and may run while an orchestrator runs.
+//! `roundhouse doctor`: examines a deployment and its host, and reports what an operator should look at. It changes
+//! nothing, and may run while an orchestrator runs.
 
-use std::collections::BTreeSet;
-use std::fmt;
+mod data;
+mod host;
+
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use api::EngineId;
-use backend::{RootMarker, read_marker};
+use http_service::clock::{Clock as _, SystemClock};
 use http_service::env::{ConfigErrors, Env, EnvReader};
 
-use crate::config::{BackendKind, DatabaseUrl, read_data_root};
+use crate::config::{BackendKind, Config, DatabaseUrl, read_data_root};
+use crate::preflight::{PreflightError, preflight};
 use crate::registry::{Inventory, OpenRegistryError, inventory};
 
-/// The kernel's lists of the host's TCP sockets, see `proc_net(5)`.
-const SOCKET_TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
-/// The state of a listening socket in these lists.
-const TCP_LISTEN_STATE: &str = "0A";
-
 /// The scope of the examination.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Doctor {
     /// The registry's database.
-    pub database: DatabaseUrl,
+    database: DatabaseUrl,
     /// The folder that contains the engines' folders; `None` if their data is not on this host.
-    pub data_root: Option<PathBuf>,
+    data_root: Option<PathBuf>,
     /// Whether engines run in containers of this host.
-    pub uses_containers: bool,
+    uses_containers: bool,
+    configuration: Configuration,
 }
 
-/// A finding that a person should look at.
+/// The orchestrator's configuration, as far as this process has it.
+#[derive(Debug)]
+enum Configuration {
+    Read(Box<Config>),
+    Invalid(ConfigErrors),
+    /// Its keys are not set, so this is not the orchestrator's environment.
+    Elsewhere,
+}
+
+/// One part of a deployment or its host, and what was found there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
-    /// The data root does not hold this deployment's data.
-    ForeignDataRoot {
-        /// The folder.
-        folder: PathBuf,
-        /// The deployment that the folder belongs to; `None` if it belongs to none or does not exist.
-        deployment: Option<String>,
-    },
-    /// Engines of the registry whose folders are missing.
-    EnginesWithoutFolder(BTreeSet<String>),
-    /// An engine's folder that the registry does not know.
-    FolderWithoutEngine(PathBuf),
-    /// Ports on which services of this host listen on all addresses, so that containers can reach them.
-    OpenToContainers(BTreeSet<u16>),
+pub struct Check {
+    /// What was examined, in one word.
+    pub subject: &'static str,
+    /// What was found.
+    pub outcome: Outcome,
 }
 
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ForeignDataRoot { folder, deployment: None } => write!(
-                f,
-                "{} (ORCH_DATA_ROOT_PATH) does not hold the data of the registry's engines: is its disk mounted? \
-                 No engine is launched until the data is back",
-                folder.display()
-            ),
-            Self::ForeignDataRoot { folder, deployment: Some(id) } => write!(
-                f,
-                "{} (ORCH_DATA_ROOT_PATH) belongs to another deployment, {id}: no engine is launched until the \
-                 right folder is there",
-                folder.display()
-            ),
-            Self::EnginesWithoutFolder(engines) => write!(
-                f,
-                "{} engine(s) of the registry have no folder in ORCH_DATA_ROOT_PATH and cannot be launched: \
-                 restore their folders, or delete the engines if their data may be lost: {}",
-                engines.len(),
-                engines.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
-            ),
-            Self::FolderWithoutEngine(folder) => write!(
-                f,
-                "{} belongs to no engine of the registry. It may hold a user's data and is never removed \
-                 automatically: inspect it, then move it away or delete it",
-                folder.display()
-            ),
-            Self::OpenToContainers(ports) => {
-                let ports = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-                write!(
-                    f,
-                    "services of this host listen on all of its addresses, so engines in containers can reach \
-                     them (ports {ports}): let them listen on 127.0.0.1, or block them with the firewall rule of \
-                     deploy/README.md. This check does not see existing firewall rules"
-                )
-            }
-        }
+/// What was found. The texts are for the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing to do; with a remark.
+    Passed(String),
+    /// What a person should look at: what is wrong, where, and what to do.
+    Found(Vec<String>),
+    /// It was not examined, for this reason.
+    Skipped(String),
+}
+
+impl Check {
+    /// The result of an examination that found `found`, or else nothing, with `remark`.
+    pub fn new(subject: &'static str, found: Vec<String>, remark: impl Into<String>) -> Self {
+        let outcome = if found.is_empty() { Outcome::Passed(remark.into()) } else { Outcome::Found(found) };
+        Self { subject, outcome }
+    }
+
+    /// An examination that was not made.
+    pub fn skipped(subject: &'static str, reason: impl Into<String>) -> Self {
+        Self { subject, outcome: Outcome::Skipped(reason.into()) }
     }
 }
 
@@ -119,7 +99,8 @@ pub enum DoctorError {
 }
 
 impl Doctor {
-    /// Reads `ORCH_DATABASE_URL`, `ORCH_DATA_ROOT_PATH` and `ORCH_BACKEND`.
+    /// Reads `ORCH_DATABASE_URL`, `ORCH_DATA_ROOT_PATH` and `ORCH_BACKEND`, and all other variables of the orchestrator if
+    /// its keys are set.
     pub fn from_env(env: &dyn Env) -> Result<Self, ConfigErrors> {
         let mut reader = EnvReader::new(env);
         let database = DatabaseUrl::read(&mut reader);
@@ -127,35 +108,121 @@ impl Doctor {
         let uses_containers = matches!(backend, BackendKind::Docker { .. });
         let is_elsewhere = matches!(backend, BackendKind::Kubernetes(_));
         let data_root = if is_elsewhere { None } else { Some(read_data_root(&mut reader)) };
-        let doctor = database.map(|database| Self { database, data_root, uses_containers });
+        let has_keys = ["ORCH_MASTER_KEY", "ORCH_ADMIN_KEY"].iter().any(|name| env.get(name).is_some());
+        let configuration = match has_keys.then(|| Config::from_env(env)) {
+            None => Configuration::Elsewhere,
+            Some(Ok(config)) => Configuration::Read(Box::new(config)),
+            Some(Err(errors)) => Configuration::Invalid(errors),
+        };
+        let doctor = database.map(|database| Self { database, data_root, uses_containers, configuration });
         reader.finish(doctor)
     }
 
-    /// Examines the deployment. The registry is read after the folders: an engine created meanwhile gets its row
-    /// first.
+    /// Whether programs of tools run on this host.
+    pub const fn runs_tools_here(&self) -> bool {
+        self.data_root.is_some()
+    }
+
+    /// Examines the deployment and this host.
     ///
     /// # Errors
     ///
     /// Returns a [`DoctorError`] if the registry or the engines' folders cannot be read.
-    pub async fn run(&self) -> Result<Vec<Finding>, DoctorError> {
-        let Some(data_root) = &self.data_root else {
-            // Only that the registry can be read.
-            return self.inventory().await.map(|_| Vec::new());
-        };
-        let folders = engine_folders(data_root)?;
+    pub async fn run(&self) -> Result<Vec<Check>, DoctorError> {
+        // The folders before the registry: an engine created meanwhile gets its row first.
+        let folders = self.data_root.as_deref().map(data::engine_folders).transpose()?;
         let known = self.inventory().await?;
-        let mut findings: Vec<_> = check_data_root(data_root, &known)?.into_iter().collect();
-        if findings.is_empty() {
-            let with_folder: BTreeSet<_> = folders.iter().map(|(engine_id, _)| engine_id.as_str()).collect();
-            let missing = known.settled.iter().filter(|engine_id| !with_folder.contains(engine_id.as_str()));
-            let missing: BTreeSet<_> = missing.cloned().collect();
-            findings.extend((!missing.is_empty()).then_some(Finding::EnginesWithoutFolder(missing)));
+        let mut found = Vec::new();
+        if let (Some(data_root), Some(folders)) = (&self.data_root, folders) {
+            found = data::compare(data_root, folders, &known)?;
         }
-        let unknown = folders.into_iter().filter(|(engine_id, _)| !known.engines.contains(engine_id));
-        findings.extend(unknown.map(|(_, folder)| Finding::FolderWithoutEngine(folder)));
-        let open = if self.uses_containers { open_ports() } else { BTreeSet::new() };
-        findings.extend((!open.is_empty()).then_some(Finding::OpenToContainers(open)));
-        Ok(findings)
+        let engines = known.engines.len();
+        let remark = format!("{engines} engines in the registry, and {}", self.describe_data());
+        let mut checks = self.check_configuration().await;
+        checks.push(Check::new("data", found.iter().map(ToString::to_string).collect(), remark));
+        checks.push(host::check_disks(&self.folders()));
+        let now = SystemClock::new().now();
+        checks.push(host::check_clock(now, known.database_time, known.last_change_at));
+        checks.push(self.check_ports());
+        checks.push(host::check_certificates());
+        Ok(checks)
+    }
+
+    fn describe_data(&self) -> String {
+        match &self.data_root {
+            Some(data_root) => format!("the data of those in {}", data_root.display()),
+            None => "their data is not on this host".to_owned(),
+        }
+    }
+
+    /// Checks the variables, and what they name.
+    async fn check_configuration(&self) -> Vec<Check> {
+        const SUBJECTS: [&str; 4] = ["registry", "folders", "backend", "backups"];
+        let (first, reason) = match &self.configuration {
+            Configuration::Read(config) => {
+                let found = preflight(config).await;
+                let of = |subject| {
+                    let errors = found.errors.iter().filter(|error| error.subject() == subject);
+                    errors.map(describe).collect()
+                };
+                let warnings = config.warnings.iter().map(|&warning| warning.to_owned()).collect();
+                let remarks = SUBJECTS.map(|subject| match subject {
+                    "registry" => found.registry.clone().unwrap_or_default(),
+                    "backups" if config.backups.is_none() => "not configured (ORCH_BACKUP_URL)".to_owned(),
+                    _ => "can be used".to_owned(),
+                });
+                let first = Check::new("variables", warnings, "each has a value that can be used");
+                let others = SUBJECTS.into_iter().zip(remarks);
+                let others = others.map(|(subject, remark)| Check::new(subject, of(subject), remark));
+                return std::iter::once(first).chain(others).collect();
+            }
+            Configuration::Invalid(errors) => {
+                let found = Check::new("variables", vec![errors.to_string()], "");
+                (found, "the variables have to be right first")
+            }
+            Configuration::Elsewhere => {
+                let reason =
+                    "the orchestrator's keys are not set here: run it with the orchestrator's environment";
+                (Check::skipped("variables", reason), reason)
+            }
+        };
+        let others = SUBJECTS.map(|subject| match subject {
+            "registry" => Check::new(subject, Vec::new(), "can be read"),
+            _ => Check::skipped(subject, reason),
+        });
+        std::iter::once(first).chain(others).collect()
+    }
+
+    /// The folders of this host that grow.
+    fn folders(&self) -> Vec<(&'static str, PathBuf)> {
+        let registry = match &self.database {
+            DatabaseUrl::Sqlite(path) => Some(("ORCH_DATABASE_URL", path.clone())),
+            DatabaseUrl::Postgres(_) => None,
+        };
+        let data = self.data_root.clone().map(|folder| ("ORCH_DATA_ROOT_PATH", folder));
+        let backups = match &self.configuration {
+            Configuration::Read(config) => {
+                let folder = config.backups.as_ref().and_then(|backups| backups.target.folder());
+                folder.map(|folder| ("ORCH_BACKUP_URL", folder))
+            }
+            Configuration::Invalid(_) | Configuration::Elsewhere => None,
+        };
+        registry.into_iter().chain(data).chain(backups).collect()
+    }
+
+    /// Checks that nothing but engines gets their ports, and that containers reach no service of the host.
+    fn check_ports(&self) -> Check {
+        let mut found = Vec::new();
+        if self.uses_containers {
+            found.extend(data::open_to_containers().map(|finding| finding.to_string()));
+        }
+        let Configuration::Read(config) = &self.configuration else {
+            return Check::new("ports", found, "no service is open to containers");
+        };
+        if config.backend.runs_on_this_machine() {
+            found.extend(host::check_port_range(config.ports));
+        }
+        Check::new("ports", found, "the engines' ports are theirs")
     }
 
     async fn inventory(&self) -> Result<Inventory, DoctorError> {
@@ -175,84 +242,8 @@ impl Doctor {
     }
 }
 
-/// Checks the folder that contains all engines' folders.
-fn check_data_root(data_root: &Path, known: &Inventory) -> Result<Option<Finding>, DoctorError> {
-    let folder = || data_root.to_owned();
-    let Some(id) = &known.deployment_id else { return Ok(None) };
-    let marker = read_marker(data_root, id);
-    let deployment = match marker.map_err(|source| DoctorError::Folder { folder: folder(), source })? {
-        RootMarker::Ours => return Ok(None),
-        RootMarker::OtherDeployment(id) => Some(id),
-        // The folder is marked before the first launch, or at the next launch by a version that marks it.
-        RootMarker::Unmarked | RootMarker::Missing if known.settled.is_empty() => return Ok(None),
-        RootMarker::Unmarked if known.settled.iter().any(|id| data_root.join(id).is_dir()) => {
-            return Ok(None);
-        }
-        RootMarker::Unmarked | RootMarker::Missing => None,
-    };
-    Ok(Some(Finding::ForeignDataRoot { folder: folder(), deployment }))
-}
-
-/// Returns the folders that are named like an engine's, sorted.
-fn engine_folders(data_root: &Path) -> Result<Vec<(String, PathBuf)>, DoctorError> {
-    let failed = |source| DoctorError::Folder { folder: data_root.to_owned(), source };
-    let entries = match fs::read_dir(data_root) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(failed)?,
-    };
-    let mut folders = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(failed)?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.parse::<EngineId>().is_ok() {
-            folders.push((name, entry.path()));
-        }
-    }
-    folders.sort();
-    Ok(folders)
-}
-
-/// Returns the ports on which something listens on all addresses of this host.
-fn open_ports() -> BTreeSet<u16> {
-    // A kernel without IPv6 has no such list.
-    let lists = SOCKET_TABLES.iter().filter_map(|file| fs::read_to_string(Path::new(file)).ok());
-    lists.flat_map(|list| ports_open_to_all(&list)).collect()
-}
-
-/// Returns the ports of a socket list on which something listens on all addresses.
-fn ports_open_to_all(list: &str) -> Vec<u16> {
-    let open = list.lines().skip(1).filter_map(|line| {
-        let mut fields = line.split_ascii_whitespace().skip(1);
-        let (address, port) = fields.next()?.split_once(':')?;
-        let listens = fields.nth(1)? == TCP_LISTEN_STATE;
-        let to_all = address.bytes().all(|digit| digit == b'0');
-        (listens && to_all).then(|| u16::from_str_radix(port, 16).ok())?
-    });
-    open.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ports_that_listen_on_all_addresses_are_told_apart() {
-        let list = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid
-   0: 00000000:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1
-   1: 0100007F:1538 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1
-   2: 00000000:0016 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 1 1
-   3: 00000000000000000000000000000000:0050 00000000000000000000000000000000:0000 0A 00000000:00000000
-   4: 00000000000000000000000001000000:0051 00000000000000000000000000000000:0000 0A 00000000:00000000
-   garbage";
-        assert_eq!(ports_open_to_all(list), [8_080, 80]);
-    }
-
-    #[test]
-    fn the_kernel_lists_a_socket_of_ours() {
-        let public = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
-        let local = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let open = open_ports();
-        assert!(open.contains(&public.local_addr().unwrap().port()));
-        assert!(!open.contains(&local.local_addr().unwrap().port()));
-    }
+/// The text of an error, with its causes.
+fn describe(error: &PreflightError) -> String {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -67,6 +67,18 @@ pub enum PreflightError {
     },
 }
 
+impl PreflightError {
+    /// What cannot be used, in one word.
+    pub(crate) const fn subject(&self) -> &'static str {
+        match self {
+            Self::Registry(_) | Self::RegistryFile { .. } => "registry",
+            Self::Folder { .. } => "folders",
+            Self::Backups { .. } => "backups",
+            Self::Backend { .. } => "backend",
+        }
+    }
+}
+
 /// The result of a preflight.
 #[derive(Debug)]
 pub struct Preflight {

@@ -79,10 +79,10 @@ enum Command {
     Audit(audit_command::Args),
     /// Show which versions a fleet's engines are on, and move them to another one.
     Engines(engines_command::Args),
-    /// Look for problems that no orchestrator repairs by itself: folders that belong to no engine, services of
-    /// this host that containers can reach. Reads `ORCH_DATABASE_URL`, `ORCH_DATA_ROOT_PATH` and `ORCH_BACKEND`;
-    /// changes nothing.
-    Doctor,
+    /// Examine a deployment and its host: variables, registry, data, backend, backups, disks, clock, ports, certificates
+    /// and the sandbox. Says what is wrong, where, and what to do; changes nothing. Reads the orchestrator's variables, at
+    /// least `ORCH_DATABASE_URL`, `ORCH_DATA_ROOT_PATH` and `ORCH_BACKEND`.
+    Doctor(doctor_command::Args),
     /// Seal the registry's secrets with another master key: the new one in `ORCH_MASTER_KEY`, the old one in
     /// `ORCH_MASTER_KEY_OLD`. The orchestrator must be stopped.
     Rekey,
@@ -133,7 +133,7 @@ fn main() -> ExitCode {
         Command::Webhook(args) => operator::webhook::run(args),
         Command::Audit(args) => audit_command::run(args),
         Command::Engines(args) => engines_command::run(args),
-        Command::Doctor => doctor_command::run(),
+        Command::Doctor(args) => doctor_command::run(&args),
         Command::Rekey => rekey_command::run(),
         Command::Engine(args) => engine_command::run(args, begun),
     };

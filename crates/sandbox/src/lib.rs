@@ -81,6 +81,14 @@ pub struct HiddenFiles {
     pub ending: String,
 }
 
+/// Whether this machine's kernel can confine programs.
+///
+/// # Errors
+/// What it lacks.
+pub fn check_kernel() -> Result<(), String> {
+    landlock::check_supported()
+}
+
 /// The isolation that this machine supports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confinement {

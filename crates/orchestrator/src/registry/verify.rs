@@ -8,6 +8,7 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use api::Timestamp;
 use futures::TryStreamExt as _;
 use http_service::lock::LockHolder;
 use sqlx::any::{AnyConnectOptions, AnyRow};
@@ -141,6 +142,10 @@ pub(crate) struct Inventory {
     pub(crate) engines: HashSet<String>,
     /// The ids of engines that have been running, each of which has data.
     pub(crate) settled: HashSet<String>,
+    /// The database's own clock; `None` if it is this host's.
+    pub(crate) database_time: Option<Timestamp>,
+    /// When an engine or a product was last changed.
+    pub(crate) last_change_at: Option<Timestamp>,
 }
 
 /// Returns the inventory of `database`, read without its lock; `None` if it is not a registry.
@@ -151,7 +156,13 @@ pub(crate) async fn inventory(database: &DatabaseUrl) -> Result<Option<Inventory
     }
     let query = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(DEPLOYMENT_ID);
     let deployment_id = query.fetch_optional(&mut connection).await?.map(|row| row.try_get(0)).transpose()?;
-    let mut inventory = Inventory { deployment_id, engines: HashSet::new(), settled: HashSet::new() };
+    let last_change_at = query_time(&mut connection, SELECT_LAST_CHANGE).await?;
+    let database_time = match database {
+        DatabaseKind::Sqlite => None,
+        DatabaseKind::Postgres => query_time(&mut connection, SELECT_DATABASE_TIME).await?,
+    };
+    let (engines, settled) = (HashSet::new(), HashSet::new());
+    let mut inventory = Inventory { deployment_id, engines, settled, database_time, last_change_at };
     for row in sqlx::query(SELECT_ENGINE_STATUSES).fetch_all(&mut connection).await? {
         let (engine_id, status): (String, String) = (row.try_get(0)?, row.try_get(1)?);
         if !["provisioning", "destroying"].contains(&&*status) {
@@ -161,6 +172,15 @@ pub(crate) async fn inventory(database: &DatabaseUrl) -> Result<Option<Inventory
     }
     connection.close().await?;
     Ok(Some(inventory))
+}
+
+/// Runs a query for a time in Unix milliseconds, which may be null.
+async fn query_time(
+    connection: &mut AnyConnection,
+    sql: &'static str,
+) -> Result<Option<Timestamp>, sqlx::Error> {
+    let row = sqlx::query(sql).fetch_one(connection).await?;
+    Ok(row.try_get::<Option<i64>, _>(0)?.map(Timestamp::from_unix_ms))
 }
 
 /// Opens a read-only connection.
@@ -265,6 +285,10 @@ async fn verify_products(
     Ok(true)
 }
 
+const SELECT_LAST_CHANGE: &str = "SELECT MAX((SELECT at FROM audit_log \
+    WHERE audit_log.product_id = products.product_id ORDER BY id DESC LIMIT 1)) FROM products";
+/// PostgreSQL's only.
+const SELECT_DATABASE_TIME: &str = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)";
 const SELECT_ENGINE_STATUSES: &str = "SELECT engine_id, status FROM engines";
 pub(super) const NEXT_PRODUCT: &str = "SELECT MIN(product_id) FROM products WHERE product_id > $1";
 pub(super) const SELECT_AUDIT_ROWS: &str = "SELECT id, at, engine_id, user_id, event, duration_ms, detail, hash \

@@ -5,7 +5,8 @@ use std::fs;
 
 use rustix::process::Signal;
 
-use crate::support::{Fleet, ProgramExit, TestEnv};
+use crate::support::command_line::document;
+use crate::support::{Deployment, Fleet, ProgramExit, TestEnv};
 
 async fn doctor(fleet: &Fleet, backend: &str) -> ProgramExit {
     let variables = [
@@ -63,4 +64,63 @@ async fn what_cannot_be_looked_at_is_named() {
     let database = ("ORCH_DATABASE_URL", format!("sqlite:{}", nowhere.display()));
     examine(&[database]).await.assert_failure(2, &[nowhere.to_str().unwrap(), "No such file"]);
     assert!(!nowhere.exists());
+}
+
+/// What is examined, in order.
+const SUBJECTS: [&str; 11] = [
+    "variables",
+    "registry",
+    "folders",
+    "backend",
+    "backups",
+    "data",
+    "disks",
+    "clock",
+    "ports",
+    "certificates",
+    "sandbox",
+];
+
+#[tokio::test]
+async fn each_part_of_a_deployment_is_examined() {
+    let store = tempfile::tempdir().unwrap();
+    let deployment = crate::backups::deployment(Deployment::new(), store.path());
+    let (orchestrator, product) = deployment.start_with_product().await;
+    product.engine("ada").await;
+    let examine = async |words: &[&str], changes: &[(&str, &str)]| {
+        let mut variables = deployment.fleet.variables.clone();
+        variables.extend(changes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        deployment.fleet.test_env.run(&[&["doctor"], words].concat(), &variables).wait().await
+    };
+    let outcomes = |shown: &str| -> BTreeMap<String, String> {
+        let checks = document(shown)["checks"].as_array().unwrap().clone();
+        let subjects: Vec<_> =
+            checks.iter().map(|check| check["subject"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(subjects, SUBJECTS);
+        let outcomes = checks.iter().map(|check| check["outcome"].as_str().unwrap().to_owned());
+        subjects.into_iter().zip(outcomes).collect()
+    };
+    let shown = outcomes(&examine(&["--json"], &[]).await.assert_success());
+    assert!(shown.values().all(|outcome| outcome == "passed"), "{shown:?}");
+    let shown = examine(&[], &[]).await.assert_success();
+    assert!(
+        shown.contains("ok       backups       can be used") && shown.ends_with("all is well\n"),
+        "{shown}"
+    );
+
+    // What is wrong is named with its variable.
+    let wrong = [
+        ("PROBLEM  variables", ("ORCH_PORT", "many"), "ORCH_PORT is `many`"),
+        ("PROBLEM  backups", ("ORCH_BACKUP_URL", "s3://nobody/nothing"), "ORCH_BACKUP_URL"),
+        ("PROBLEM  ports", ("ORCH_PORT_MAX", "65000"), "ip_local_reserved_ports"),
+        ("PROBLEM  certificates", ("SSL_CERT_FILE", "/nowhere.pem"), "SSL_CERT_FILE"),
+    ];
+    for (line, change, named) in wrong {
+        let changes = [change, ("AWS_ENDPOINT", "http://127.0.0.1:9"), ("AWS_REGION", "nowhere")];
+        let changes = if change.0 == "ORCH_BACKUP_URL" { &changes[..] } else { &changes[..1] };
+        examine(&[], changes).await.assert_failure(1, &[line, named, "1 problem was found"]);
+    }
+    let shown = examine(&["--json"], &[("ORCH_PORT", "many")]).await;
+    shown.assert_failure(1, &[r#""outcome":"skipped""#, "have to be right first"]);
+    orchestrator.signal_and_wait(Signal::TERM).await;
 }
