@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
 
 /// The number of concurrent reads of the brain. Most wait for the same connection.
 pub const BRAIN_THREADS: usize = 4;
@@ -93,11 +94,25 @@ impl Lane {
     /// Returns `None` if the work panicked, or the runtime is shutting down.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let permit = Arc::clone(&self.0).acquire_owned().await.ok()?;
-        let work_and_release = move || {
-            let result = work();
-            drop(permit);
-            result
-        };
-        run_blocking(work_and_release).await
+        run_blocking(releasing(permit, work)).await
+    }
+
+    /// Starts `work` on a blocking thread at once, without a change of tasks; `None` if the lane has no thread to spare.
+    /// It runs to its end even if nobody waits for it.
+    pub fn try_start<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<JoinHandle<T>> {
+        let permit = Arc::clone(&self.0).try_acquire_owned().ok()?;
+        Some(tokio::task::spawn_blocking(releasing(permit, work)))
+    }
+}
+
+/// `work`, which gives its thread back to the lane when it has ended.
+fn releasing<T>(permit: OwnedSemaphorePermit, work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    move || {
+        let result = work();
+        drop(permit);
+        result
     }
 }

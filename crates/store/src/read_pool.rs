@@ -9,8 +9,9 @@ use resources::threads::{BRAIN_THREADS, Lane, RECALL_THREADS, TURN_OPEN_THREADS}
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
-use super::{Brain, StoreError, TaskRow, media, queries, schema};
+use super::{Brain, StoreError, TaskRow, media, queries, schema, search_index};
 
 /// The page cache of short reads, and that of the others, in KiB.
 const SHORT_CACHE_KIB: i64 = 64;
@@ -159,14 +160,18 @@ impl Brain {
         self.shared.read_pool.turn_open_lane.run(move || open(&brain)).await
     }
 
-    /// Like [`Brain::run_blocking`], for the search of a turn that is being opened, which waits only for others of its
-    /// kind.
-    pub async fn run_recall<T: Send + 'static>(
+    /// Starts a search for what a turn recalls that is being opened. `None` if that is not worth a change of threads,
+    /// because little is remembered, or other searches have all threads: then the caller searches itself.
+    pub fn start_recall<T: Send + 'static>(
         &self,
         search: impl FnOnce(&Self) -> T + Send + 'static,
-    ) -> Option<T> {
+    ) -> Option<JoinHandle<T>> {
+        let read_pool = &self.shared.read_pool;
+        if read_pool.short(search_index::has_few_places).unwrap_or(false) {
+            return None;
+        }
         let brain = self.clone();
-        self.shared.read_pool.recall_lane.run(move || search(&brain)).await
+        read_pool.recall_lane.try_start(move || search(&brain))
     }
 
     /// Returns when a reader has been opened on demand, which [`Brain::close_unused_readers`] closes again.

@@ -21,6 +21,8 @@ use super::{StoreError, TaskRow, WriteTx};
 pub(super) const MAX_SHOWN_MESSAGE_BYTES: usize = 1_000;
 /// The part of a message that is indexed, in bytes.
 pub(super) const MAX_INDEXED_BYTES: usize = 8 * 1024;
+/// A search of fewer places takes some tens of microseconds.
+const FEW_PLACES: i64 = 500;
 const MILLISECONDS_PER_DAY: i64 = 24 * 60 * 60 * 1_000;
 
 /// The number of the task that the record 0 of knowledge is. Those of tasks are below it.
@@ -123,6 +125,12 @@ impl WriteTx<'_> {
             [place, characters, day],
         )
     }
+}
+
+/// Whether so little is indexed that a search takes no longer than waking a thread for it.
+pub(super) fn has_few_places(reader: &Connection) -> Result<bool, Error> {
+    let sql = "SELECT COALESCE(SUM(places), 0) < ?1 FROM indexed_counts";
+    reader.prepare_cached(sql)?.query_row([FEW_PLACES], |row| row.get(0))
 }
 
 /// Whether there is something that is not indexed yet.

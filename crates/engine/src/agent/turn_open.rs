@@ -1,7 +1,8 @@
 //! Opens a turn: commits its opening, and what is recalled for it as a step of its own.
 //!
-//! Searching memory takes about as long as preparing and storing the opening, so both happen at the same time. The model
-//! is called when both are done; that what was recalled is stored is not waited for.
+//! Searching a large memory takes about as long as preparing and storing the opening, so both happen at the same time; a
+//! small one is searched while the opening is being stored. The model is called when both are done; that what was recalled
+//! is stored is not waited for.
 
 use std::ops::RangeInclusive;
 
@@ -96,17 +97,15 @@ impl TurnOpening {
         Ok((context, thread))
     }
 
-    /// Begins to search memory on a thread of its own. `None` if the turn recalls nothing, or is an edit: memory is
-    /// searched as that leaves it. A search that nobody waits for ends at its deadline.
+    /// Begins to search memory on a thread of its own, if that saves time. `None` if the turn recalls nothing, or is an
+    /// edit: memory is searched as that leaves it. A search that nobody waits for ends at its deadline.
     fn start_search(&self, context: &TurnContext) -> Option<JoinHandle<Vec<SearchHit>>> {
         if self.opened.recall_at.is_none() || matches!(self.opened.base, TurnBase::Edit { .. }) {
             return None;
         }
         let (deps, task) = (context.deps.clone(), context.writer.task());
         let (message, model) = (self.opened.message.clone(), self.opened.model().map(str::to_owned));
-        let brain = deps.brain.clone();
-        let search = move |_: &Brain| recall::search(&deps, task, message, model.as_deref());
-        Some(tokio::spawn(async move { brain.run_recall(search).await.unwrap_or_default() }))
+        context.deps.brain.start_recall(move |_| recall::search(&deps, task, message, model.as_deref()))
     }
 
     /// Sends the opening, and what the search finds as soon as it is done. Blocks.
