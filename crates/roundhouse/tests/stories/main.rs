@@ -69,6 +69,7 @@ mod docker_lifecycle;
 mod docker_orchestrator_killed;
 mod docker_ports;
 mod docker_rollouts;
+mod docker_rollouts_killed;
 mod docker_sandbox;
 mod docker_up;
 mod docker_upgrade;
