@@ -16,6 +16,7 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
 use super::root_lock::RootLock;
+use super::warm_marks::WarmMarks;
 
 /// The name of the marker, an extended attribute of the root, so that the root contains nothing but engines'
 /// folders. Later versions look for this name, so it never changes.
@@ -147,6 +148,11 @@ impl DataRoot {
     pub fn elsewhere() -> Self {
         let data = Self::new(PathBuf::new(), String::new(), KnownData::default());
         Self { is_elsewhere: true, ..data }
+    }
+
+    /// The marks of the deployment's warm engines.
+    pub(super) fn warm_marks(&self) -> WarmMarks {
+        WarmMarks::new(&self.path)
     }
 
     /// Fails if the deployment's data is unavailable. Marks a root without a marker if that is safe. Each new

@@ -1,6 +1,7 @@
 //! [`DeadlineBackend`], through which `fleet` calls a backend: it puts a deadline on every call, and checks
 //! that the engines' data is available before a call that depends on it.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use http_service::clock::Clock;
 use tokio::sync::Mutex;
 
 use super::blocking::run_blocking;
+use super::warm_marks::WarmMarks;
 use super::{
     Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, DataRoot, DataUnavailable,
     EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
@@ -36,6 +38,7 @@ pub struct DeadlineBackend {
     clock: Arc<dyn Clock>,
     /// Locked during a check, so that a disk that hangs blocks only one thread.
     data_root: Arc<Mutex<DataRoot>>,
+    warm_marks: WarmMarks,
     /// Told of each failure that is found here, before the backend is called.
     on_refusal: Box<dyn Fn(&BackendError) + Send + Sync>,
 }
@@ -43,7 +46,14 @@ pub struct DeadlineBackend {
 impl DeadlineBackend {
     /// Wraps `backend`, whose engines keep their data in `data`.
     pub fn new(backend: Arc<dyn EngineBackend>, clock: Arc<dyn Clock>, data: DataRoot) -> Self {
-        Self { backend, clock, data_root: Arc::new(Mutex::new(data)), on_refusal: Box::new(|_| {}) }
+        let warm_marks = data.warm_marks();
+        Self {
+            backend,
+            clock,
+            data_root: Arc::new(Mutex::new(data)),
+            warm_marks,
+            on_refusal: Box::new(|_| {}),
+        }
     }
 
     /// Has `report` told of each call that fails before it reaches the backend, because the engines' data is
@@ -88,6 +98,39 @@ impl DeadlineBackend {
         let missing = BackendError::DataUnavailable(DataUnavailable::EngineFolderMissing);
         (self.on_refusal)(&missing);
         Err(missing)
+    }
+
+    /// Marks an engine as warm: it has no user's data.
+    pub async fn set_warm_mark(&self, engine_id: EngineId) -> Result<(), BackendError> {
+        self.check_data().await?;
+        self.on_marks(move |marks| marks.set(engine_id)).await
+    }
+
+    /// Whether an engine is marked as warm.
+    pub async fn has_warm_mark(&self, engine_id: EngineId) -> Result<bool, BackendError> {
+        self.check_data().await?;
+        self.on_marks(move |marks| marks.is_set(engine_id)).await
+    }
+
+    /// Removes the mark of a warm engine. Returns whether there was one.
+    pub async fn remove_warm_mark(&self, engine_id: EngineId) -> Result<bool, BackendError> {
+        self.on_marks(move |marks| marks.remove(engine_id)).await
+    }
+
+    /// The engines that are marked as warm.
+    pub async fn warm_marks(&self) -> Result<Vec<EngineId>, BackendError> {
+        self.check_data().await?;
+        self.on_marks(WarmMarks::list).await
+    }
+
+    async fn on_marks<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&WarmMarks) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, BackendError> {
+        let marks = self.warm_marks.clone();
+        let done = tokio::time::timeout(QUERY_TIMEOUT, run_blocking(move || work(&marks))).await;
+        let late = |_| BackendError::DataUnavailable(DataUnavailable::DiskTimeout);
+        done.map_err(late)?
     }
 
     /// See [`EngineBackend::concurrent_launches`].

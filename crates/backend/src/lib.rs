@@ -18,6 +18,7 @@ mod log_tail;
 mod probe;
 pub mod process;
 mod root_lock;
+mod warm_marks;
 
 use std::fmt;
 use std::net::SocketAddr;

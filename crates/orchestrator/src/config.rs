@@ -10,6 +10,7 @@ mod engine_env;
 mod keys;
 mod kubernetes;
 mod supervision_rules;
+mod warm_pool;
 mod webhook_rules;
 
 use std::fmt;
@@ -20,11 +21,13 @@ use std::time::Duration;
 pub use ::backend::VERSION;
 use api::{AdminKey, EngineImage};
 use http_service::env::{ConfigErrors, Env, EnvReader, parse_seconds};
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 
 pub use self::backend::BackendKind;
 pub(crate) use self::backups::read_target;
 pub use self::database::{DatabaseUrl, PostgresUrl};
+pub use self::warm_pool::NO_WARM_POOL;
+pub use crate::domain::warm_pool::PoolSize;
 pub use crate::domain::{SupervisionRules, WebhookRules};
 pub use crate::fleet::BackupSettings;
 use crate::keys::MasterKey;
@@ -71,6 +74,8 @@ pub struct Config {
     pub backend: BackendKind,
     /// The name of another host that is permanently off and whose engines may be launched on this one.
     pub take_over_from: Option<String>,
+    /// How many engines are booted ahead.
+    pub warm_pool: PoolSize,
     /// Where backups are kept, and when they are made; `None` for no backups.
     pub backups: Option<BackupSettings>,
 }
@@ -160,6 +165,7 @@ impl fmt::Display for Config {
             .iter()
             .chain(&of_backend)
             .chain(&metrics_address)
+            .chain(&warm_pool::display(self.warm_pool))
             .chain(&take_over_from)
             .chain(&backups)
             .map(|(name, value)| format!("{name}={value}"))
@@ -169,6 +175,20 @@ impl fmt::Display for Config {
 }
 
 impl Config {
+    /// Stands for everything that all engines are launched with, but for the files of the catalog: without telling any
+    /// value, it changes with each.
+    pub(crate) fn environment_digest(&self) -> String {
+        let (catalog, network) = (self.catalog.display(), &self.engine_network);
+        let mut text = format!("{VERSION}\n{}\n{catalog}\n{network}", self.backend.name());
+        for (name, value) in &self.engine_env {
+            // A length before each value, so that no two environments are the same text.
+            let value = value.expose_secret();
+            text.push_str(&format!("\n{name} {} {value}", value.len()));
+        }
+        let text = SecretString::from(text);
+        hex::encode(self.master_key.derive(text.expose_secret()).as_slice())
+    }
+
     /// Reads the configuration from variables.
     pub fn from_env(env: &dyn Env) -> Result<Self, ConfigErrors> {
         let mut reader = EnvReader::new(env);
@@ -222,6 +242,7 @@ impl Config {
             |text| parse_absolute_path(text).filter(|path| path.is_dir()),
         );
         let take_over_from = reader.text("ORCH_TAKE_OVER_FROM").filter(|host| !host.is_empty());
+        let warm_pool = warm_pool::read(&mut reader, &backend);
         let backups = backups::read(&mut reader, env);
         let required = database.zip(master_key).zip(admin_key).zip(engine_image);
         let config = required.map(|(((database, master_key), admin_key), engine_image)| Self {
@@ -243,6 +264,7 @@ impl Config {
             catalog,
             backend,
             take_over_from,
+            warm_pool,
             backups,
         });
         reader.finish(config)

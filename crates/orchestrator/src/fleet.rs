@@ -13,6 +13,7 @@ mod backups;
 mod boot_limiter;
 mod browser;
 mod caller;
+mod catalog_fingerprint;
 mod changes;
 mod drain;
 mod engine_client;
@@ -50,6 +51,8 @@ mod switch;
 mod telemetry;
 mod transitions;
 mod versions;
+mod warm_pool;
+mod warm_stock;
 mod webhooks;
 
 #[cfg(test)]
@@ -78,6 +81,7 @@ pub use error::FleetError;
 pub(crate) use idempotency::{Begun, Call, CallAnswer, CallPermit, IdempotentCalls, KeyedRequest};
 pub(crate) use log_filters::FilterRequest;
 pub(crate) use stream_limiter::{StreamHolder, StreamPermit};
+pub(crate) use warm_stock::WarmPoolSettings;
 
 use self::backup_transfers::BackupTransfers;
 use self::backups::Backups;
@@ -110,6 +114,8 @@ use self::supervisor::Supervisor;
 use self::telemetry::Telemetry;
 use self::transitions::Transitions;
 use self::versions::Versions;
+use self::warm_pool::{WarmPool, WarmPoolParts};
+use self::warm_stock::WarmStock;
 use self::webhooks::Webhooks;
 use crate::config::PortRange;
 use crate::domain::{SupervisionRules, WebhookRules};
@@ -153,6 +159,7 @@ pub struct Fleet {
     supervisor: Arc<Supervisor>,
     reconciler: Arc<Reconciler>,
     scheduled_wakes: Arc<ScheduledWakes>,
+    warm_pool: Arc<WarmPool>,
     /// Whether the registry has been compared with the running instances.
     ready: watch::Receiver<bool>,
     /// Cancels the streams that would never end by themselves.
@@ -172,6 +179,7 @@ pub(crate) struct Settings {
     pub(crate) ports: PortRange,
     pub(crate) rules: SupervisionRules,
     pub(crate) webhooks: WebhookRules,
+    pub(crate) warm_pool: WarmPoolSettings,
     /// `None`: no backups are made.
     pub(crate) backups: Option<BackupSetup>,
 }
@@ -253,6 +261,15 @@ impl Foundation {
         Arc::new(Transitions::new(shared, supervision, claim_owner, Arc::clone(&self.policies), timeout))
     }
 
+    fn warm_pool_parts(&self, executor: &Arc<Executor>) -> WarmPoolParts {
+        WarmPoolParts {
+            shared: Arc::clone(&self.shared),
+            policies: Arc::clone(&self.policies),
+            supervision: Arc::clone(&self.supervision),
+            executor: Arc::clone(executor),
+        }
+    }
+
     fn supervisor(
         &self,
         transitions: &Arc<Transitions>,
@@ -291,6 +308,7 @@ impl Fleet {
         let Foundation { shared, supervision, telemetry, records, client, inbox, .. } = &foundation;
         let Foundation { policies, products, browsers, .. } = &foundation;
         let transitions = foundation.transitions(claim_owner, operation_timeout);
+        let warm = WarmStock::new(shared, settings.warm_pool);
         let boots = Boots {
             shared: Arc::clone(shared),
             policies: Arc::clone(policies),
@@ -299,6 +317,7 @@ impl Fleet {
             exits: exits.clone(),
             engine_env,
             boot_timeout,
+            warm: Arc::clone(&warm),
         };
         let transfers = Arc::new(BackupTransfers::new(Arc::clone(shared), settings.backups));
         let changes = Changes {
@@ -338,6 +357,8 @@ impl Fleet {
             telemetry: Arc::clone(telemetry),
             ready,
         });
+        let modes = (Arc::clone(&drain), Arc::clone(&maintenance));
+        let warm_pool = WarmPool::new(foundation.warm_pool_parts(&executor), warm, modes, is_ready.clone());
         Arc::new(Self {
             engines: Engines::new(shared, supervision, &foundation.admission, policies, &executor, records),
             failed_starts: FailedStarts { shared: Arc::clone(shared), executor: Arc::clone(&executor) },
@@ -373,6 +394,7 @@ impl Fleet {
             executor,
             supervisor,
             reconciler,
+            warm_pool,
             ready: is_ready,
             stream_shutdown,
         })
@@ -392,6 +414,7 @@ impl Fleet {
         tasks.spawn(Arc::clone(&self.rollouts).run(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.idempotent_calls).sweep(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.backups).run(shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.warm_pool).run(shutdown.clone()));
     }
 
     /// Whether this orchestrator serves: the registry has been compared with the running instances, and no other

@@ -24,12 +24,13 @@ use parking_lot::Mutex;
 use self::families::Families;
 use self::labels::{
     AdmitOutcome, BackupOutcome, BootOutcome, CheckResult, DeliveryOutcome, FailureCause, Label as _,
-    LimitCause, OperationOutcome, RepairKind, Role, StatusClass,
+    LimitCause, OperationOutcome, RepairKind, Role, StatusClass, WarmClaim,
 };
 use self::process::ProcessFigures;
 pub(crate) use self::registry::ObservedRegistry;
 pub(crate) use self::text::TextFormat;
 use crate::domain::lifecycle::Change;
+use crate::domain::warm_pool::WarmState;
 use crate::registry::ProductCounts;
 
 /// A handle to the metrics, which does nothing if they are disabled.
@@ -116,6 +117,25 @@ impl Metrics {
         }
         if let (BootOutcome::Ready, Some(started)) = (outcome, stopwatch.0) {
             families.boot_duration.observe(started.elapsed());
+        }
+    }
+
+    /// Records what a provision has found in the warm pool.
+    pub(crate) fn warm_claim(&self, outcome: WarmClaim) {
+        if let Some(claims) = self.families().and_then(|families| families.warm_claims.get(outcome)) {
+            claims.inc();
+        }
+    }
+
+    /// Sets the numbers of warm engines, whose states these are.
+    pub(crate) fn set_warm_engines(&self, states: impl Iterator<Item = WarmState>) {
+        let Some(families) = self.families() else { return };
+        let states: Vec<_> = states.collect();
+        for state in WarmState::ALL {
+            if let Some(gauge) = families.warm_engines.get(state) {
+                let count = states.iter().filter(|other| **other == state).count();
+                gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
         }
     }
 

@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::config::{BackendKind, Config, DatabaseUrl};
-use crate::fleet::{BackupSetup, Fleet, FleetDeps, Settings};
+use crate::fleet::{BackupSetup, Fleet, FleetDeps, Settings, WarmPoolSettings};
 use crate::host::Host;
 use crate::http;
 use crate::keys::{KeyError, Purpose, Vault};
@@ -281,6 +281,11 @@ impl Orchestrator {
 
     /// Builds an orchestrator from parts that are already open.
     pub(crate) fn from_parts(config: Config, parts: FleetDeps) -> Self {
+        let warm_pool = WarmPoolSettings {
+            size: config.warm_pool,
+            catalog: config.catalog.clone(),
+            environment: config.environment_digest(),
+        };
         let settings = Settings {
             claim_owner: Uuid::now_v7().simple().to_string(),
             engine_image: config.engine_image,
@@ -289,6 +294,7 @@ impl Orchestrator {
             ports: config.ports,
             rules: config.rules,
             webhooks: config.webhooks,
+            warm_pool,
             backups: config.backups.map(|settings| BackupSetup {
                 settings,
                 master_key: config.master_key,

@@ -44,6 +44,7 @@ mod unreadable_rows;
 mod verify;
 mod version;
 mod wakes;
+mod warm_engines;
 mod webhook_progress;
 
 #[cfg(test)]
@@ -64,7 +65,7 @@ pub(crate) use audit_queries::AuditFilter;
 pub(crate) use audit_webhooks::{NewWebhook, WebhookChange, WebhookRefused, WebhookRow};
 pub(crate) use backup_erasures::BACKUP_JOB;
 pub(crate) use browser::MintRefused;
-pub(crate) use claims::{Claim, ClaimRefused, NewEngine, PendingKey};
+pub(crate) use claims::{Claim, ClaimRefused, FIRST_GENERATION, NewEngine, PendingKey};
 pub use dump::RestoredRows;
 pub(crate) use dump::{DumpError, dump, facts, restore};
 pub(crate) use engines::{EngineMove, NextState, Page};
@@ -87,6 +88,7 @@ use unreadable_rows::UnreadableRows;
 pub use verify::{ChainBreak, VerifiedProduct, VerifyError, verify};
 pub(crate) use verify::{FoundRegistry, Inventory, check_usable, inventory, registry_exists};
 pub(crate) use wakes::ScheduledWake;
+pub(crate) use warm_engines::{ListedWarmEngine, NewWarmEngine, WarmOffer, WarmRow};
 pub(crate) use webhook_progress::{ProgressUpdate, RetriedLetter};
 
 /// The registry of one deployment, locked by this process.

@@ -22,7 +22,8 @@ use http_service::trace_settings;
 use llm::NotConfigured;
 use llm::config::ConfigSources;
 use orchestrator::config::{
-    BackendKind, DEFAULT_NETWORK, DatabaseUrl, PortRange, SupervisionRules, VERSION, WebhookRules,
+    BackendKind, DEFAULT_NETWORK, DatabaseUrl, NO_WARM_POOL, PortRange, SupervisionRules, VERSION,
+    WebhookRules,
 };
 use orchestrator::{Config, MasterKey, Orchestrator};
 use tokio::net::TcpListener;
@@ -249,6 +250,7 @@ fn build_config(
         catalog: locked.join(CATALOG_FOLDER),
         backend: BackendKind::Process,
         take_over_from: None,
+        warm_pool: NO_WARM_POOL,
         backups: None,
         metrics_address: None,
     })

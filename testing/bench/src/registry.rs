@@ -124,7 +124,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// The registry's schema, from the orchestrator's migrations.
-    const SCHEMA: [&str; 13] = [
+    const SCHEMA: [&str; 14] = [
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sql"),
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sqlite.sql"),
         include_str!("../../../crates/orchestrator/migrations/0002_supervision.sql"),
@@ -138,6 +138,7 @@ pub(crate) mod tests {
         include_str!("../../../crates/orchestrator/migrations/0009_idempotency.sql"),
         include_str!("../../../crates/orchestrator/migrations/0013_rollouts.sql"),
         include_str!("../../../crates/orchestrator/migrations/0012_backup_erasures.sql"),
+        include_str!("../../../crates/orchestrator/migrations/0014_warm_engines.sql"),
     ];
 
     /// Creates a registry with one product and nothing else.

@@ -424,7 +424,7 @@ impl BackupTransfers {
         let address: Option<SocketAddr> = self.shared.backend.address(row.engine_id, placement);
         let address =
             address.ok_or_else(|| FleetError::Backup("the engine has no address yet".to_owned()))?;
-        let key = BackupKey::derive(&token_secret(&self.shared, row)?);
+        let key = BackupKey::derive(&token_secret(&self.shared, row.engine_id, &row.sealed_secrets_key)?);
         let mut value = axum::http::HeaderValue::from_str(key.expose()).map_err(FleetError::internal)?;
         value.set_sensitive(true);
         let request = Request::builder()

@@ -24,11 +24,14 @@ pub(super) enum BootRequest {
         /// Whether a caller waits for it.
         urgent: bool,
     },
+    /// A boot of a warm engine, which nobody waits for: it comes last.
+    Warm,
 }
 
 impl BootRequest {
+    /// Whether it gets only such permits as are left to boots that no caller has begun.
     const fn is_restart(self) -> bool {
-        matches!(self, Self::Restart { .. })
+        matches!(self, Self::Restart { .. } | Self::Warm)
     }
 
     const fn is_urgent(self) -> bool {
@@ -117,7 +120,8 @@ impl State {
             |(_, waiter): &(usize, &Waiter)| self.can_grant(waiter.product_id, waiter.request.is_restart());
         // Among equals, the first has waited longest.
         let rank = |(_, waiter): &(usize, &Waiter)| {
-            (!waiter.request.is_urgent(), self.boots.held_by(waiter.product_id))
+            let is_warm = waiter.request == BootRequest::Warm;
+            (is_warm, !waiter.request.is_urgent(), self.boots.held_by(waiter.product_id))
         };
         let (index, _) = self.waiters.iter().enumerate().filter(can_grant).min_by_key(rank)?;
         Some(self.waiters.remove(index))
@@ -244,6 +248,22 @@ mod tests {
         assert_eq!(restarts.len(), 4);
         assert_eq!(acquire_all(&limiter, ProductId::new(), restart(EngineId::new())).len(), 2);
         assert_eq!(acquire_all(&limiter, product_id, BootRequest::OnDemand).len(), 4);
+    }
+
+    #[tokio::test]
+    async fn a_warm_engine_comes_after_everything_that_somebody_wants() {
+        let limiter = BootLimiter::with_limits(1, 1);
+        let product_id = ProductId::new();
+        let held = limiter.acquire(product_id, BootRequest::OnDemand).await;
+        let mut warm = Box::pin(limiter.acquire(ProductId::new(), BootRequest::Warm));
+        assert!(warm.as_mut().now_or_never().is_none());
+        let mut restarted = Box::pin(limiter.acquire(product_id, restart(EngineId::new())));
+        assert!(restarted.as_mut().now_or_never().is_none());
+        drop(held);
+        let held = restarted.await;
+        assert!(warm.as_mut().now_or_never().is_none());
+        drop(held);
+        drop(warm.await);
     }
 
     #[tokio::test]

@@ -274,7 +274,7 @@ impl Browsers {
     }
 
     fn secret(&self, row: &EngineRow) -> Result<TokenSecret, KeyError> {
-        token_secret(&self.shared, row)
+        token_secret(&self.shared, row.engine_id, &row.sealed_secrets_key)
     }
 
     fn known_origins(&self, product_id: ProductId) -> Arc<Origins> {
@@ -305,7 +305,8 @@ impl Browsers {
             // One that is launched later reads it then; one that is being launched may have read it before.
             return Ok(if row.claim.is_some() { Told::NotYet } else { Told::Yes });
         };
-        let access = self.shared.registry.browser_access(&row, self.shared.clock.now()).await?;
+        let now = self.shared.clock.now();
+        let access = self.shared.registry.browser_access(engine_id, row.owner.product_id, now).await?;
         let key = self.shared.keys.key(&row)?;
         match self.client.set_browser_access(engine, &key, &access).await {
             // What it was told concerns this instance; a change under way may launch another.
@@ -317,8 +318,13 @@ impl Browsers {
 }
 
 /// The secret from which the keys of an engine's tokens derive.
-pub(super) fn token_secret(shared: &Shared, row: &EngineRow) -> Result<TokenSecret, KeyError> {
-    Ok(TokenSecret::derive(shared.keys.secrets_key(row)?.expose_secret(), row.engine_id))
+pub(super) fn token_secret(
+    shared: &Shared,
+    engine_id: EngineId,
+    sealed_secrets_key: &str,
+) -> Result<TokenSecret, KeyError> {
+    let secrets_key = shared.keys.secrets_key(engine_id, sealed_secrets_key)?;
+    Ok(TokenSecret::derive(secrets_key.expose_secret(), engine_id))
 }
 
 fn engine_entry(row: &EngineRow, event: Event, at: Timestamp, detail: serde_json::Value) -> AuditEntry {

@@ -10,6 +10,7 @@ mod repair;
 mod restart;
 mod stop;
 mod version_move;
+mod warm_boot;
 
 use std::sync::Arc;
 

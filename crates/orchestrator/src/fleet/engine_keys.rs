@@ -54,10 +54,13 @@ impl EngineKeys {
         self.vault.seal(&engine_id.to_string(), Purpose::EngineSecrets, &secrets_key)
     }
 
-    /// The key under which the engine of `row` encrypts its own credentials.
-    pub(super) fn secrets_key(&self, row: &EngineRow) -> Result<SecretString, KeyError> {
-        let owner = row.engine_id.to_string();
-        let key = self.vault.open(&owner, Purpose::EngineSecrets, &row.sealed_secrets_key)?;
+    /// Unseals the key under which an engine encrypts its own credentials.
+    pub(super) fn secrets_key(
+        &self,
+        engine_id: EngineId,
+        sealed_secrets_key: &str,
+    ) -> Result<SecretString, KeyError> {
+        let key = self.vault.open(&engine_id.to_string(), Purpose::EngineSecrets, sealed_secrets_key)?;
         Ok(SecretString::from(key.as_str()))
     }
 }

@@ -11,6 +11,7 @@ use futures::future::{Either, select};
 use super::FleetError;
 use super::boot_limiter::{BootLimiter, BootRequest};
 use super::changes::Changes;
+use super::changes::boot::Boots;
 use super::drain::DrainState;
 use super::maintenance::MaintenanceState;
 use super::operation::{Operation, Operations};
@@ -63,6 +64,11 @@ impl Executor {
             boot_timeout,
             operation_timeout,
         }
+    }
+
+    /// What launches engines.
+    pub(super) const fn boots(&self) -> &Boots {
+        &self.changes.boots
     }
 
     /// Performs `request` and waits for its result.

@@ -65,6 +65,18 @@ impl Policies {
         FleetError::check_in_use(state)
     }
 
+    /// The products that may have engines of the deployment's image started, as far as is known.
+    pub(super) fn products_in_use(&self) -> Vec<ProductId> {
+        let default = self.default_image();
+        let by_product = self.by_product.read();
+        let in_use = by_product.iter().filter(|(_, known)| {
+            known.state == ProductState::Active
+                && !known.policy.is_suspended()
+                && known.policy.allows(&default, &default)
+        });
+        in_use.map(|(product_id, _)| *product_id).collect()
+    }
+
     /// Applies this policy to the product's engines, and this state to the product, from now on, unless later ones are
     /// known.
     pub(super) fn apply(&self, product_id: ProductId, audit_seq: i64, policy: &Policy, state: ProductState) {

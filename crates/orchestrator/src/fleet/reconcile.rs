@@ -192,7 +192,11 @@ impl Reconciler {
         process: EngineListing,
         findings: &mut Findings,
     ) -> Result<(), FleetError> {
-        // Read after the listing: an engine has its row before it has a process.
+        // Read after the listing: an engine has its row before it has a process. A warm engine that is claimed meanwhile
+        // gets its other row in the same transaction: the warm ones are read first.
+        if self.shared.registry.is_warm_engine(process.engine_id).await? {
+            return Ok(());
+        }
         let row = match self.shared.registry.engine_by_id(process.engine_id).await {
             // The engine is known; it is left alone until a version runs that can read its row.
             Err(RegistryError::Unreadable { .. }) => return Ok(()),

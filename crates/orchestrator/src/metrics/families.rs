@@ -11,11 +11,12 @@ use super::engine_counts::EngineCounts;
 use super::http::{RouteAnswers, RouteDurations, Routes};
 use super::labels::{
     AdmitOutcome, BackendCall, BackendErrorKind, BackupOutcome, BootOutcome, CheckResult, DeliveryOutcome,
-    FailureCause, LimitCause, OperationOutcome, RegistryErrorKind, RepairKind, Role,
+    FailureCause, LimitCause, OperationOutcome, RegistryErrorKind, RepairKind, Role, WarmClaim,
 };
 use super::primitives::{Bounds, ByLabel, ByLabels, Histogram, SecondsCounter, SparseHistograms};
 use super::registry::RegistryCall;
 use crate::domain::lifecycle::Change;
+use crate::domain::warm_pool::WarmState;
 
 /// The prefix of all names.
 const PREFIX: &str = "roundhouse";
@@ -50,6 +51,8 @@ pub(super) struct Families {
     pub(super) operation_duration: ByLabel<Change, Histogram>,
     pub(super) boots: ByLabel<BootOutcome, Counter>,
     pub(super) boot_duration: Histogram,
+    pub(super) warm_engines: ByLabel<WarmState, Gauge>,
+    pub(super) warm_claims: ByLabel<WarmClaim, Counter>,
     pub(super) health_checks: ByLabel<CheckResult, Counter>,
     pub(super) health_check_lag: Histogram,
     pub(super) engine_failures: ByLabel<FailureCause, Counter>,
@@ -140,6 +143,8 @@ impl Families {
             operation_duration: to.seconds("operation_duration", "Duration of operations on engines that succeeded", ByLabel::new(change_duration)),
             boots: to.add("boots", "Boots of engines that ended, by outcome", counters()),
             boot_duration: to.seconds("boot_duration", "Time from the launch of an engine until it was ready", change_duration()),
+            warm_engines: to.add("warm_engines", "Engines that were booted ahead, by state", ByLabel::new(Gauge::default)),
+            warm_claims: to.add("warm_claims", "Provisions by what they found in the warm pool", counters()),
             health_checks: to.add("health_checks", "Health checks of running engines by result", counters()),
             health_check_lag: to.seconds("health_check_lag", "Delay between the due time and the start of a health check", Histogram::new(LAG_BOUNDS)),
             engine_failures: to.add("engine_failures", "Running engines that were declared failed", counters()),

@@ -7,6 +7,7 @@ use api::orchestrator::EngineStatus;
 use backend::BackendError;
 
 use crate::domain::lifecycle::Change;
+use crate::domain::warm_pool::WarmState;
 use crate::registry::RegistryError;
 
 /// A label and all of its values.
@@ -55,6 +56,27 @@ label! {
         Failed => "failed",
         /// The row was given up after its last attempt.
         Dead => "dead",
+    }
+}
+
+label! {
+    /// What a provision has found in the warm pool.
+    WarmClaim: "outcome" {
+        /// An engine that runs.
+        Hit => "hit",
+        /// No engine that is like a new one.
+        Miss => "miss",
+        /// An engine that was not healthy any more.
+        Unhealthy => "unhealthy",
+    }
+}
+
+impl Label for WarmState {
+    const NAME: &'static str = "state";
+    const ALL: &'static [Self] = &[Self::Ready, Self::Booting, Self::Ending];
+
+    fn value(self) -> &'static str {
+        self.as_str()
     }
 }
 

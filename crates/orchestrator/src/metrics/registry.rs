@@ -95,7 +95,8 @@ observed_calls! {
     Supervised => "supervised" supervised() -> Vec<SupervisedEngine>;
     ScheduledWakes => "scheduled_wakes"
         scheduled_wakes(until: Timestamp, limit: i64, limit_per_product: i64) -> Vec<ScheduledWake>;
-    BrowserAccess => "browser_access" browser_access(row: &EngineRow, now: Timestamp) -> BrowserAccess;
+    BrowserAccess => "browser_access"
+        browser_access(engine_id: EngineId, product_id: ProductId, now: Timestamp) -> BrowserAccess;
     PlatformKey => "platform_key" platform_key(hash: KeyHash, now: Timestamp) -> Option<StoredKey>;
     Product => "product" product(product_id: ProductId) -> Option<Product>;
     Products => "products" products(limit: i64, offset: i64) -> (Vec<Product>, u64);

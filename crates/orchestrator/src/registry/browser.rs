@@ -142,17 +142,18 @@ impl Registry {
     /// Returns what an engine has to know about browsers.
     pub(crate) async fn browser_access(
         &self,
-        row: &EngineRow,
+        engine_id: EngineId,
+        product_id: ProductId,
         now: Timestamp,
     ) -> Result<BrowserAccess, RegistryError> {
         // The revision is read first: what is read after it is at least as new.
-        let revision = self.last_audit_id(row.owner.product_id).await?;
-        let origins = self.origins(row.owner.product_id).await?;
+        let revision = self.last_audit_id(product_id).await?;
+        let origins = self.origins(product_id).await?;
         let query = sqlx::query(
             "SELECT token_id FROM browser_tokens \
              WHERE engine_id = $1 AND revoked_at IS NOT NULL AND expires_at > $2 ORDER BY token_id",
         )
-        .bind(row.engine_id.to_string())
+        .bind(engine_id.to_string())
         .bind(now.unix_ms().saturating_sub(REVOCATION_SLACK_MS));
         let rows = with_deadline(query.fetch_all(&self.reads)).await?;
         let unreadable = |_| RegistryError::Unreadable { column: "token_id" };

@@ -11,9 +11,13 @@ use super::audit_log::ProductTx;
 use super::idempotency::{self, ClaimingCall};
 use super::ports::{Placements, PortAllocator};
 use super::row::{EngineRow, PlacedEngine};
+use super::warm_engines::WarmOffer;
 use super::{Registry, RegistryError};
 use crate::domain::EngineOwner;
 use crate::domain::lifecycle::Change;
+
+/// The generation of an engine's first launch, also of one that is launched before anybody asks for it.
+pub(crate) const FIRST_GENERATION: i64 = 1;
 
 /// An engine to be provisioned.
 pub(crate) struct NewEngine {
@@ -25,6 +29,8 @@ pub(crate) struct NewEngine {
     pub(crate) engine_version: EngineImage,
     pub(crate) pinned: bool,
     pub(crate) created_at: Timestamp,
+    /// The warm engines of which it takes one instead of being a new one; `None` if there are none.
+    pub(crate) warm: Option<WarmOffer>,
 }
 
 /// The next key of an engine, sealed, with its hash.
@@ -75,7 +81,8 @@ pub(crate) enum ClaimRefused {
 type ClaimResult<T> = Result<Result<T, ClaimRefused>, RegistryError>;
 
 impl Registry {
-    /// Inserts and claims the row of a new engine: policy check, row and placement in one transaction.
+    /// Inserts and claims the row of a new engine: policy check, row and placement in one transaction. If a warm engine
+    /// is like it, the row is that engine's, and names its instance.
     pub(crate) async fn claim_new_engine(
         &self,
         engine: &NewEngine,
@@ -86,11 +93,7 @@ impl Registry {
         if let Some(refused) = self.refuse_new_engine(&mut tx, engine, claim).await? {
             return Ok(Err(refused));
         }
-        placements.lock(self, tx.connection()).await?;
-        let Some(placement) = placements.place(tx.connection(), None).await? else {
-            return Ok(Err(ClaimRefused::NoPort));
-        };
-        let row = EngineRow {
+        let mut row = EngineRow {
             engine_id: engine.engine_id,
             owner: engine.owner.clone(),
             status: EngineStatus::Provisioning,
@@ -100,15 +103,33 @@ impl Registry {
             sealed_secrets_key: engine.sealed_secrets_key.clone(),
             engine_version: engine.engine_version.clone(),
             pinned: engine.pinned,
-            port: placement.host_port(),
+            port: None,
             instance: None,
             created_at: engine.created_at,
             last_health_at: None,
-            generation: 1,
+            generation: FIRST_GENERATION,
             claim: Some(claim.change),
             restarts: 0,
             restart_at: None,
         };
+        let warm = self.take_warm_engine(&mut tx, engine).await?;
+        let placement = match warm.as_ref().map(|warm| placements.placement_of(warm.port)) {
+            Some(Some(placement)) => placement,
+            // Without a port, it is of no use to a backend whose engines have ports of the host.
+            Some(None) => return Ok(Err(ClaimRefused::Stale)),
+            None => {
+                placements.lock(self, tx.connection()).await?;
+                match placements.place(tx.connection(), None).await? {
+                    Some(placement) => placement,
+                    None => return Ok(Err(ClaimRefused::NoPort)),
+                }
+            }
+        };
+        row.port = placement.host_port();
+        if let Some(warm) = warm {
+            (row.engine_id, row.instance, row.key_hash) = (warm.engine_id, warm.instance, warm.key_hash);
+            (row.sealed_key, row.sealed_secrets_key) = (warm.sealed_key, warm.sealed_secrets_key);
+        }
         insert_claimed(&mut tx, &row, claim).await?;
         note_call(&mut tx, &row, claim).await?;
         tx.commit().await?;
@@ -309,8 +330,8 @@ async fn insert_claimed(tx: &mut ProductTx, row: &EngineRow, claim: &Claim) -> R
         sqlx::query(
             "INSERT INTO engines \
          (engine_id, product_id, user_id, status, key_hash, sealed_key, sealed_secrets_key, \
-          engine_version, pinned, port, created_at, generation, claim_kind, claim_owner, claim_deadline) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
+          engine_version, pinned, port, created_at, generation, claim_kind, claim_owner, claim_deadline, instance) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
         )
         .bind(row.engine_id.to_string())
         .bind(row.owner.product_id.to_string())
@@ -327,6 +348,7 @@ async fn insert_claimed(tx: &mut ProductTx, row: &EngineRow, claim: &Claim) -> R
         .bind(claim.change.as_str())
         .bind(claim.owner.clone())
         .bind(claim.deadline.unix_ms())
+        .bind(row.instance.as_ref().map(|instance| instance.as_str().to_owned()))
         .execute(tx.connection()),
     )
     .await?;

@@ -24,6 +24,9 @@ const DUMP_VERSION: u64 = 1;
 /// The tables that others refer to, in the order in which they are filled.
 const FIRST_TABLES: [&str; 5] = ["meta", "products", "engines", "audit_webhooks", "rollouts"];
 
+/// What is not part of a copy: engines that are nobody's, and exist only where they run.
+const LEFT_OUT: &str = "warm_engines";
+
 /// What no engine of a restored registry has: a process, or an operation under way. What was running sleeps, and is woken
 /// when its user is admitted. Provisions and deletes are rolled back or completed when the orchestrator starts.
 const SETTLE_ENGINES: &str = "UPDATE engines SET instance = NULL, claim_kind = NULL, claim_owner = NULL, \
@@ -76,7 +79,7 @@ pub(crate) async fn dump(database: &DatabaseUrl, to: &mut impl Write) -> Result<
     let (version, additions) = schema::versions(&mut snapshot).await?;
     let head = json!({"registry": DUMP_VERSION, "schema_version": version, "schema_additions": additions});
     writeln!(to, "{head}")?;
-    for table in table_names(&mut snapshot, kind).await? {
+    for table in table_names(&mut snapshot, kind).await?.iter().filter(|table| *table != LEFT_OUT) {
         // Names come from the database's own catalog.
         let select = format!("SELECT * FROM \"{table}\"");
         let mut rows = sqlx::query(AssertSqlSafe(select)).persistent(false).fetch(&mut *snapshot);

@@ -98,10 +98,12 @@ impl FleetFilter {
 pub(super) const COUNT_ENGINES: &str =
     "SELECT product_id, status, COUNT(*) FROM engines GROUP BY product_id, status";
 
-/// How many engines run or are being changed, and how many sleep, in one snapshot. Each of the counts has an index.
+/// How many engines run or are being changed, warm ones included, and how many sleep, in one snapshot. Each of the counts
+/// has an index, or is of few rows.
 pub(super) const COUNT_AWAKE_AND_ASLEEP: &str = "SELECT \
      (SELECT COUNT(*) FROM engines WHERE status = 'running') \
-     + (SELECT COUNT(*) FROM engines WHERE claim_kind IS NOT NULL AND status <> 'running'), \
+     + (SELECT COUNT(*) FROM engines WHERE claim_kind IS NOT NULL AND status <> 'running') \
+     + (SELECT COUNT(*) FROM warm_engines), \
      (SELECT COUNT(*) FROM engines WHERE status = 'sleeping')";
 
 impl Registry {
@@ -158,7 +160,8 @@ impl Registry {
         );
         let products = with_deadline(products.fetch_all(&mut *transaction)).await?;
         let counted = with_deadline(sqlx::query(COUNT_ENGINES).fetch_all(&mut *transaction)).await?;
-        let leased = sqlx::query("SELECT COUNT(port) FROM engines");
+        let leased =
+            sqlx::query("SELECT (SELECT COUNT(port) FROM engines) + (SELECT COUNT(port) FROM warm_engines)");
         let leased: i64 = with_deadline(leased.fetch_one(&mut *transaction)).await?.try_get(0)?;
         with_deadline(transaction.commit()).await?;
         let mut by_product = std::collections::HashMap::<String, Vec<(EngineStatus, u64)>>::new();

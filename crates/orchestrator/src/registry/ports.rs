@@ -35,6 +35,25 @@ impl Placements {
         }
     }
 
+    /// The place of an engine that has leased `port`; `None` if it needs one and has none.
+    pub(super) fn placement_of(&self, port: Option<u16>) -> Option<Placement> {
+        match self {
+            Self::HostPorts(_) => port.map(Placement::HostPort),
+            Self::OwnAddresses => Some(Placement::OwnAddress),
+        }
+    }
+
+    /// Places a warm engine. Returns `None` if no port is free: no other engine gives up its port for it.
+    pub(super) async fn place_if_free(
+        &self,
+        connection: &mut AnyConnection,
+    ) -> Result<Option<Placement>, RegistryError> {
+        match self {
+            Self::HostPorts(ports) => Ok(ports.lease_free(connection).await?.map(Placement::HostPort)),
+            Self::OwnAddresses => Ok(Some(Placement::OwnAddress)),
+        }
+    }
+
     /// Places an engine whose last port was `last`. Returns `None` if no port is available.
     pub(super) async fn place(
         &self,
@@ -74,6 +93,14 @@ impl PortAllocator {
         if let Some(last) = last.filter(|last| self.range.contains(*last) && (self.is_free)(*last)) {
             return Ok(Some(last));
         }
+        match self.lease_free(connection).await? {
+            Some(port) => Ok(Some(port)),
+            None => self.reclaim(connection).await,
+        }
+    }
+
+    /// Leases a free port. Returns `None` if there is none.
+    async fn lease_free(&self, connection: &mut AnyConnection) -> Result<Option<u16>, RegistryError> {
         let begin = self.next.load(Ordering::Relaxed);
         let mut port = self.find_free(connection, begin, self.range.max()).await?;
         if port.is_none() && begin > self.range.min() {
@@ -82,9 +109,8 @@ impl PortAllocator {
         if let Some(port) = port {
             let after = if port == self.range.max() { self.range.min() } else { port + 1 };
             self.next.store(after, Ordering::Relaxed);
-            return Ok(Some(port));
         }
-        self.reclaim(connection).await
+        Ok(port)
     }
 
     /// Returns the first port of `from..=to` that is not leased and that no other program holds.
@@ -149,25 +175,37 @@ impl PortAllocator {
     }
 }
 
-/// Returns the first port of `from..=to` that no engine has: `from` itself, or the first after a leased one. It
-/// takes one index scan, however many ports are leased.
+/// A query for the first port after one that an engine of this table has.
+macro_rules! after_leased {
+    ($table:literal) => {
+        concat!(
+            "SELECT * FROM (SELECT leased.port + 1 AS port FROM ",
+            $table,
+            " leased WHERE leased.port >= $1 AND leased.port < $2 \
+             AND NOT EXISTS (SELECT 1 FROM engines other WHERE other.port = leased.port + 1) \
+             AND NOT EXISTS (SELECT 1 FROM warm_engines other WHERE other.port = leased.port + 1) \
+             ORDER BY leased.port LIMIT 1) first_of_table"
+        )
+    };
+}
+
+/// Finds the first port of `$1..=$2` that no engine has, warm ones included: `$1` itself, or the first after a leased one.
+/// It takes one index scan of each table, however many ports are leased.
+pub(super) const FIRST_UNLEASED: &str = concat!(
+    "SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM engines WHERE port = $1) \
+     AND NOT EXISTS (SELECT 1 FROM warm_engines WHERE port = $1) THEN $1 ELSE (SELECT MIN(candidates.port) FROM (",
+    after_leased!("engines"),
+    " UNION ALL ",
+    after_leased!("warm_engines"),
+    ") candidates) END"
+);
+
 async fn first_unleased(
     connection: &mut AnyConnection,
     from: u16,
     to: u16,
 ) -> Result<Option<u16>, RegistryError> {
-    let row = with_deadline(
-        sqlx::query(
-            "SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM engines WHERE port = $1) THEN $1 ELSE (\
-             SELECT leased.port + 1 FROM engines leased \
-             WHERE leased.port >= $1 AND leased.port < $2 \
-               AND NOT EXISTS (SELECT 1 FROM engines other WHERE other.port = leased.port + 1) \
-             ORDER BY leased.port LIMIT 1) END",
-        )
-        .bind(i64::from(from))
-        .bind(i64::from(to))
-        .fetch_one(connection),
-    )
-    .await?;
+    let query = sqlx::query(FIRST_UNLEASED).bind(i64::from(from)).bind(i64::from(to));
+    let row = with_deadline(query.fetch_one(connection)).await?;
     Ok(row.try_get::<Option<i64>, _>(0)?.and_then(|port| u16::try_from(port).ok()))
 }

@@ -101,6 +101,7 @@ impl Registry {
         let mut tx = self.begin_product_tx(product_id, 1).await?;
         if decide(tx.state()?, ProductAct::FinishDeletion) != ProductStep::To(ProductState::Deleted)
             || count_engines(&mut tx, product_id).await? > 0
+            || count_warm_engines(&mut tx, product_id).await? > 0
         {
             return Ok(None);
         }
@@ -170,6 +171,13 @@ impl ProductTx {
 async fn count_engines(tx: &mut ProductTx, product_id: ProductId) -> Result<i64, RegistryError> {
     let count =
         sqlx::query("SELECT COUNT(*) FROM engines WHERE product_id = $1").bind(product_id.to_string());
+    Ok(with_deadline(count.fetch_one(tx.connection())).await?.try_get(0)?)
+}
+
+/// The warm pool ends them once the product is out of use.
+async fn count_warm_engines(tx: &mut ProductTx, product_id: ProductId) -> Result<i64, RegistryError> {
+    let count =
+        sqlx::query("SELECT COUNT(*) FROM warm_engines WHERE product_id = $1").bind(product_id.to_string());
     Ok(with_deadline(count.fetch_one(tx.connection())).await?.try_get(0)?)
 }
 

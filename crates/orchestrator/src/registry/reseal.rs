@@ -50,6 +50,9 @@ pub(super) const NEXT_WEBHOOKS: &str = "SELECT webhook_id, sealed_secret, old_se
 pub(super) const NEXT_CALLS: &str = "SELECT call_id, answer FROM idempotent_calls \
     WHERE call_id > $1 AND answer IS NOT NULL ORDER BY call_id LIMIT $2";
 
+pub(super) const NEXT_WARM_ENGINES: &str = "SELECT engine_id, sealed_key, sealed_secrets_key FROM warm_engines \
+    WHERE engine_id > $1 ORDER BY engine_id LIMIT $2";
+
 impl Registry {
     /// Returns the key check value; `None` if no orchestrator has used this registry yet.
     pub(crate) async fn key_check(&self) -> Result<Option<String>, RegistryError> {
@@ -97,6 +100,7 @@ impl Registry {
                 last = engine_id;
             }
         }
+        reseal_warm_engines(&mut transaction, &reseal).await?;
         reseal_webhooks(&mut transaction, &reseal).await?;
         reseal_calls(&mut transaction, &reseal).await?;
         with_deadline(transaction.commit()).await?;
@@ -113,6 +117,7 @@ impl Registry {
             RegistryLock::Session(_) => &[
                 "SET statement_timeout = 0",
                 "VACUUM FULL engines",
+                "VACUUM FULL warm_engines",
                 "VACUUM FULL audit_webhooks",
                 "VACUUM FULL idempotent_calls",
                 "VACUUM FULL meta",
@@ -122,6 +127,33 @@ impl Registry {
             sqlx::raw_sql(*statement).execute(&mut *connection).await?;
         }
         Ok(())
+    }
+}
+
+/// Reseals the keys of the warm engines.
+async fn reseal_warm_engines(
+    connection: &mut AnyConnection,
+    reseal: &impl Fn(&str, Purpose, &str) -> Result<String, ResealError>,
+) -> Result<(), ResealError> {
+    let mut last = String::new();
+    loop {
+        let page = sqlx::query(NEXT_WARM_ENGINES).bind(last.clone()).bind(PAGE_SIZE);
+        let page = with_deadline(page.fetch_all(&mut *connection)).await?;
+        if page.is_empty() {
+            return Ok(());
+        }
+        for row in &page {
+            let (id, key, secrets_key): (String, String, String) =
+                (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+            let write = sqlx::query(
+                "UPDATE warm_engines SET sealed_key = $1, sealed_secrets_key = $2 WHERE engine_id = $3",
+            )
+            .bind(reseal(&id, Purpose::EngineKey, &key)?)
+            .bind(reseal(&id, Purpose::EngineSecrets, &secrets_key)?)
+            .bind(id.clone());
+            with_deadline(write.execute(&mut *connection)).await?;
+            last = id;
+        }
     }
 }
 

@@ -17,7 +17,7 @@ const MIGRATIONS: [Migration; 2] = [
 
 /// What was added to the current schema without a new version, in order: an earlier version of this binary goes on
 /// without it, so a deployment can be downgraded.
-const ADDITIONS: [Migration; 10] = [
+const ADDITIONS: [Migration; 11] = [
     Migration { shared: include_str!("../../migrations/0003_scheduled_wakes.sql"), sqlite: "", postgres: "" },
     Migration {
         shared: include_str!("../../migrations/0004_browser_tokens.sql"),
@@ -55,6 +55,11 @@ const ADDITIONS: [Migration; 10] = [
         shared: include_str!("../../migrations/0012_backup_erasures.sql"),
         sqlite: "",
         postgres: include_str!("../../migrations/0012_backup_erasures.postgres.sql"),
+    },
+    Migration {
+        shared: include_str!("../../migrations/0014_warm_engines.sql"),
+        sqlite: "",
+        postgres: include_str!("../../migrations/0014_warm_engines.postgres.sql"),
     },
 ];
 
@@ -189,6 +194,11 @@ async fn add(connection: &mut AnyConnection, database: DatabaseKind) -> Result<(
         apply(connection, database, &addition, "schema_additions", number).await?;
     }
     Ok(())
+}
+
+/// Whether the database has the table of warm engines, which was added last. It may not have been opened for writing yet.
+pub(super) async fn has_warm_engines(connection: &mut AnyConnection) -> Result<bool, OpenRegistryError> {
+    Ok(added(connection).await? >= count(&ADDITIONS))
 }
 
 /// Returns the number of additions that the database has.

@@ -20,7 +20,8 @@ use super::meta::DEPLOYMENT_ID;
 use super::open::{install_drivers, lock_file, sqlite_url};
 use super::open_error::OpenRegistryError;
 use super::schema::{
-    DatabaseKind, has_meta_table, is_supported_schema, reject_foreign, supported_schema_version,
+    DatabaseKind, has_meta_table, has_warm_engines, is_supported_schema, reject_foreign,
+    supported_schema_version,
 };
 use super::{leader_lock, postgres};
 use crate::config::DatabaseUrl;
@@ -138,7 +139,7 @@ pub async fn verify(database: &DatabaseUrl, report: impl FnMut(VerifiedProduct))
 pub(crate) struct Inventory {
     /// `None` until an orchestrator has started for the first time.
     pub(crate) deployment_id: Option<String>,
-    /// The ids of all engines except deleted ones.
+    /// The ids of all engines except deleted ones, warm ones included.
     pub(crate) engines: HashSet<String>,
     /// The ids of engines that have been running, each of which has data.
     pub(crate) settled: HashSet<String>,
@@ -169,6 +170,11 @@ pub(crate) async fn inventory(database: &DatabaseUrl) -> Result<Option<Inventory
             inventory.settled.insert(engine_id.clone());
         }
         inventory.engines.insert(engine_id);
+    }
+    if has_warm_engines(&mut connection).await? {
+        for row in sqlx::query("SELECT engine_id FROM warm_engines").fetch_all(&mut connection).await? {
+            inventory.engines.insert(row.try_get(0)?);
+        }
     }
     connection.close().await?;
     Ok(Some(inventory))

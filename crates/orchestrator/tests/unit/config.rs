@@ -73,9 +73,11 @@ fn every_fault_is_named_at_once_and_no_secret_is_shown() {
         ("ORCH_WEBHOOK_BACKOFF_BASE_S", "-1"),
         ("ORCH_WEBHOOK_BACKOFF_MAX_S", "never"),
         ("ORCH_WEBHOOK_GIVE_UP_S", "0"),
+        ("ORCH_WARM_ENGINES", "65"),
+        ("ORCH_WARM_ENGINES_MAX", "-1"),
     ]);
     let errors = Config::from_env(&bad).unwrap_err();
-    assert_eq!(errors.iter().count(), 26, "{errors}");
+    assert_eq!(errors.iter().count(), 28, "{errors}");
     let text = errors.to_string();
     for secret in ["hunter2", "too short", "open sesame, please"] {
         assert!(!text.contains(secret), "{text}");
@@ -166,6 +168,10 @@ fn a_cluster_is_named_by_a_file_or_is_the_one_around() {
     let inside = kubernetes(&[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]).unwrap();
     let BackendKind::Kubernetes(settings) = &inside.backend else { panic!("{inside:?}") };
     assert_eq!((settings.kubeconfig.as_deref(), settings.force_after), (None, None));
+    // Its engines are not booted ahead.
+    let warm = |count| kubernetes(&[("KUBECONFIG", file), ("ORCH_WARM_ENGINES", count)]);
+    assert_eq!(warm("0").unwrap().warm_pool.per_product, 0);
+    assert!(warm("1").unwrap_err().to_string().contains("ORCH_WARM_ENGINES"));
     // Neither: what to do is said.
     let errors = kubernetes(&[("ORCH_KUBERNETES_NAMESPACE", "")]).unwrap_err().to_string();
     assert!(

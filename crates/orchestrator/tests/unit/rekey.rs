@@ -15,6 +15,10 @@ const OTHER: &str = "CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCA";
 const WEBHOOKS: [(&str, &str, Option<&str>); 2] =
     [("whk_1", "whsec_one", None), ("whk_2", "whsec_two", Some("whsec_of old"))];
 
+/// Warm engines with their keys and the keys of their secrets.
+const WARM_ENGINES: [(&str, &str, &str); 2] =
+    [("eng_warm_1", "sk-svc-one", "one"), ("eng_warm_2", "sk-svc-two", "two")];
+
 /// Calls with an `Idempotency-Key`, with their answers.
 const CALLS: [(&str, Option<&str>); 2] =
     [("call_1", Some("{\"platform_api_key\": \"…\"}")), ("call_2", None)];
@@ -72,6 +76,20 @@ impl Fixture {
                              VALUES ($1, 'admin', '', 0, 1, $2)";
             let answer = answer.map(|answer| old.seal(id, Purpose::IdempotentAnswer, answer).unwrap());
             sqlx::query(statement).bind(id).bind(answer).execute(&pool).await.unwrap();
+        }
+        for (id, key, secrets_key) in WARM_ENGINES {
+            sqlx::query(
+                "INSERT INTO warm_engines (engine_id, product_id, state, since, key_hash, sealed_key, \
+                 sealed_secrets_key, engine_version, settings) \
+                 VALUES ($1, $2, 'ready', 0, 'x', $3, $4, 'svc-engine:0.1.0', '{}')",
+            )
+            .bind(id)
+            .bind(product_id.clone())
+            .bind(old.seal(id, Purpose::EngineKey, key).unwrap())
+            .bind(old.seal(id, Purpose::EngineSecrets, secrets_key).unwrap())
+            .execute(&pool)
+            .await
+            .unwrap();
         }
         let mut transaction = pool.begin().await.unwrap();
         for number in 0..engines {
@@ -131,6 +149,15 @@ impl Fixture {
                 assert_eq!(open(Purpose::EngineKey, &pending), secrets[2]);
             }
         }
+        let rows = sqlx::query("SELECT sealed_key, sealed_secrets_key FROM warm_engines ORDER BY engine_id");
+        let rows = rows.fetch_all(&pool).await.unwrap();
+        assert_eq!(rows.len(), WARM_ENGINES.len());
+        for ((id, key, secrets_key), row) in WARM_ENGINES.into_iter().zip(rows) {
+            let open =
+                |purpose, at: usize| vault.open(id, purpose, &row.get::<String, _>(at)).unwrap().to_string();
+            assert_eq!(open(Purpose::EngineKey, 0), key);
+            assert_eq!(open(Purpose::EngineSecrets, 1), secrets_key);
+        }
         let rows =
             sqlx::query("SELECT sealed_secret, old_sealed_secret FROM audit_webhooks ORDER BY webhook_id");
         let rows = rows.fetch_all(&pool).await.unwrap();
@@ -154,6 +181,7 @@ impl Fixture {
         let pool = self.pool().await;
         let rows = sqlx::query(
             "SELECT sealed_key || sealed_secrets_key || COALESCE(pending_key, '') FROM engines \
+             UNION ALL SELECT sealed_key || sealed_secrets_key FROM warm_engines \
              UNION ALL SELECT sealed_secret || COALESCE(old_sealed_secret, '') FROM audit_webhooks \
              UNION ALL SELECT COALESCE(answer, '') FROM idempotent_calls \
              UNION ALL SELECT value FROM meta WHERE name <> 'epoch' ORDER BY 1",

@@ -11,7 +11,7 @@ use crate::support::http::client;
 use crate::support::{Deployment, ProgramExit, TestEnv, eventually, is_installed, skip};
 
 /// Invalid values of variables.
-const INVALID_VALUES: [(&str, &str); 51] = [
+const INVALID_VALUES: [(&str, &str); 53] = [
     ("ORCH_LOG_LEVEL", "loud"),
     ("ORCH_LOG_LEVEL", "info,,"),
     ("ORCH_LOG_FORMAT", "xml"),
@@ -61,13 +61,15 @@ const INVALID_VALUES: [(&str, &str); 51] = [
     ("ORCH_WEBHOOK_ALLOW", "10.0.0.1/8"),
     ("ORCH_WEBHOOK_TIMEOUT_S", "0"),
     ("ORCH_WEBHOOK_GIVE_UP_S", "never"),
+    ("ORCH_WARM_ENGINES", "65"),
+    ("ORCH_WARM_ENGINES_MAX", "some"),
     ("ORCH_PORT_MIN", "low"),
     ("ORCH_PORT_MIN", "0"),
 ];
 /// Variables whose value is never shown.
 const SECRET_VARIABLES: [&str; 3] = ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY"];
 /// The defaults of the contract.
-const DEFAULTS: [&str; 26] = [
+const DEFAULTS: [&str; 28] = [
     "ORCH_LOG_LEVEL=info",
     "ORCH_LOG_FORMAT=text",
     "ORCH_BACKEND=docker",
@@ -90,6 +92,8 @@ const DEFAULTS: [&str; 26] = [
     "ORCH_WEBHOOK_BACKOFF_BASE_S=5",
     "ORCH_WEBHOOK_BACKOFF_MAX_S=3600",
     "ORCH_WEBHOOK_GIVE_UP_S=86400",
+    "ORCH_WARM_ENGINES=0",
+    "ORCH_WARM_ENGINES_MAX=16",
     "ORCH_PORT_MIN=9001",
     "ORCH_PORT_MAX=9999",
     "ORCH_DATA_ROOT_PATH=/var/lib/roundhouse/engines",

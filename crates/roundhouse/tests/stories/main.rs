@@ -174,6 +174,8 @@ mod usage_caps;
 mod user_servers;
 mod user_servers_hostile;
 mod user_servers_killed;
+mod warm_pool;
+mod warm_pool_killed;
 mod web_search;
 mod webhook;
 mod webhook_killed;

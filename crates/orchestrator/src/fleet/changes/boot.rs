@@ -10,8 +10,8 @@ use std::time::Duration;
 use api::backup::MAINTENANCE_VAR;
 use api::browser::{BROWSER_ACCESS_VAR, TOKEN_SECRET_VAR};
 use api::orchestrator::EngineStatus;
-use api::{EngineId, EngineKey, Timestamp};
-use backend::{BackendError, Instance, InstanceExit, LaunchSpec, ResourceLimits};
+use api::{EngineId, EngineImage, EngineKey, KeyHash, ProductId, Timestamp};
+use backend::{BackendError, Instance, InstanceExit, LaunchSpec, Placement, ResourceLimits};
 use secrecy::SecretString;
 use tokio::sync::broadcast::{self, error::RecvError};
 
@@ -21,6 +21,7 @@ use crate::fleet::engine_client::{EngineClient, Readiness};
 use crate::fleet::policies::Policies;
 use crate::fleet::shared::Shared;
 use crate::fleet::transitions::FAILURE_LOG_LINES;
+use crate::fleet::warm_stock::WarmStock;
 use crate::keys::KeyError;
 use crate::metrics::labels::BootOutcome;
 use crate::registry::{
@@ -52,7 +53,7 @@ pub(super) struct Booted {
 
 /// What an engine is launched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
+pub(super) enum Purpose {
     /// To work.
     Work,
     /// To be backed up or restored.
@@ -60,6 +61,35 @@ enum Purpose {
         /// Whether it has no data yet.
         creates_data: bool,
     },
+}
+
+/// An engine as a launch needs to know it.
+#[derive(Clone, Copy)]
+pub(super) struct LaunchedEngine<'a> {
+    pub(super) engine_id: EngineId,
+    pub(super) product_id: ProductId,
+    pub(super) generation: i64,
+    /// Whether it has no data yet.
+    pub(super) is_first: bool,
+    pub(super) image: &'a EngineImage,
+    pub(super) key_hash: KeyHash,
+    pub(super) sealed_secrets_key: &'a str,
+}
+
+impl<'a> LaunchedEngine<'a> {
+    /// The engine of `row`, launched for this purpose.
+    fn of_row(row: &'a EngineRow, purpose: Purpose) -> Self {
+        Self {
+            engine_id: row.engine_id,
+            product_id: row.owner.product_id,
+            generation: row.generation,
+            is_first: row.status == EngineStatus::Provisioning
+                || purpose == (Purpose::Maintenance { creates_data: true }),
+            image: &row.engine_version,
+            key_hash: row.key_hash,
+            sealed_secrets_key: &row.sealed_secrets_key,
+        }
+    }
 }
 
 /// A boot that failed.
@@ -109,7 +139,7 @@ impl BootFailureCause {
 
 impl BootFailureCause {
     /// The outcome of the boot as the metrics name it.
-    const fn measured_outcome(&self) -> BootOutcome {
+    pub(super) const fn measured_outcome(&self) -> BootOutcome {
         match self {
             Self::Backend(_) => BootOutcome::Backend,
             Self::Exited(_) => BootOutcome::Exited,
@@ -178,27 +208,37 @@ pub(in crate::fleet) struct Boots {
     /// Environment variables passed through to every engine.
     pub(in crate::fleet) engine_env: Vec<(String, SecretString)>,
     pub(in crate::fleet) boot_timeout: Duration,
+    /// The engines that were booted ahead.
+    pub(in crate::fleet) warm: Arc<WarmStock>,
 }
 
 impl Boots {
-    /// Claims the row of a new engine, with a place for it.
+    /// Claims the row of a new engine, with a place for it. If there is none, a warm engine gives up its own.
     pub(super) async fn claim_new_engine(
         &self,
         engine: &NewEngine,
         claim: &Claim,
     ) -> Result<Result<PlacedEngine, ClaimRefused>, RegistryError> {
-        let claimed = self.shared.registry.claim_new_engine(engine, claim, &self.placements).await;
-        claimed.map(|claimed| claimed.inspect_err(|refused| self.measure_refusal(refused)))
+        loop {
+            let claimed = self.shared.registry.claim_new_engine(engine, claim, &self.placements).await?;
+            if !(matches!(claimed, Err(ClaimRefused::NoPort)) && self.warm.give_way().await) {
+                return Ok(claimed.inspect_err(|refused| self.measure_refusal(refused)));
+            }
+        }
     }
 
-    /// Claims the row of an engine that is to be launched, with a place for it.
+    /// Claims the row of an engine that is to be launched, with a place for it, as for a new one.
     pub(super) async fn claim_and_place(
         &self,
         seen: &EngineRow,
         claim: &Claim,
     ) -> Result<Result<PlacedEngine, ClaimRefused>, RegistryError> {
-        let claimed = self.shared.registry.claim_and_place(seen, claim, &self.placements).await;
-        claimed.map(|claimed| claimed.inspect_err(|refused| self.measure_refusal(refused)))
+        loop {
+            let claimed = self.shared.registry.claim_and_place(seen, claim, &self.placements).await?;
+            if !(matches!(claimed, Err(ClaimRefused::NoPort)) && self.warm.give_way().await) {
+                return Ok(claimed.inspect_err(|refused| self.measure_refusal(refused)));
+            }
+        }
     }
 
     /// A host whose ports are all leased is full, although no boot begins: it is measured as one that failed.
@@ -261,14 +301,20 @@ impl Boots {
             reason = wait_for_exit(exits, engine.row.engine_id, &instance) => {
                 return Err(BootFailureCause::Exited(reason));
             }
-            () = self.wait_until_ready(engine, &key, readiness, &mut last_error) => {}
+            () = self.wait_until_ready(engine.row.engine_id, engine.placement(), &key, readiness, &mut last_error) => {}
             () = clock.sleep(self.boot_timeout) => {
                 return Err(BootFailureCause::TimedOut(last_error));
             }
         }
+        Ok(self.booted(instance, started))
+    }
+
+    /// An engine whose boot began at `started` and has just ended.
+    pub(super) fn booted(&self, instance: Instance, started: Duration) -> Booted {
+        let clock = &self.shared.clock;
         let took = clock.monotonic().saturating_sub(started);
         let took_ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
-        Ok(Booted { instance, health_at: clock.now(), took_ms })
+        Booted { instance, health_at: clock.now(), took_ms }
     }
 
     /// Launches `engine`, on another port if its own is taken.
@@ -279,22 +325,8 @@ impl Boots {
     ) -> Result<Instance, BootFailureCause> {
         for _ in 0..MAX_PORT_ATTEMPTS {
             let row = &engine.row;
-            let mut env = self.engine_env(row).await?;
-            if purpose != Purpose::Work {
-                env.push((MAINTENANCE_VAR.to_owned(), SecretString::from("true")));
-            }
-            let launch = LaunchSpec {
-                engine_id: row.engine_id,
-                product_id: row.owner.product_id,
-                generation: row.generation,
-                is_first: row.status == EngineStatus::Provisioning
-                    || purpose == (Purpose::Maintenance { creates_data: true }),
-                image: row.engine_version.clone(),
-                placement: engine.placement(),
-                key_hash: row.key_hash,
-                env,
-                limits: ResourceLimits::from_policy(&self.policies.get(row.owner.product_id)),
-            };
+            let launch =
+                self.launch_spec(LaunchedEngine::of_row(row, purpose), engine.placement(), purpose).await?;
             let ports = match (self.shared.backend.launch(launch).await, &self.placements) {
                 (Err(BackendError::PortTaken(port)), Placements::HostPorts(ports)) => {
                     tracing::info!(engine_id = %row.engine_id, port, "A port is in use; trying another one.");
@@ -321,23 +353,54 @@ impl Boots {
         Err(BootFailureCause::NoFreePort)
     }
 
+    /// What `engine` is launched with.
+    pub(super) async fn launch_spec(
+        &self,
+        engine: LaunchedEngine<'_>,
+        placement: Placement,
+        purpose: Purpose,
+    ) -> Result<LaunchSpec, BootFailureCause> {
+        let mut env = self.engine_env(engine).await?;
+        if purpose != Purpose::Work {
+            env.push((MAINTENANCE_VAR.to_owned(), SecretString::from("true")));
+        }
+        Ok(LaunchSpec {
+            engine_id: engine.engine_id,
+            product_id: engine.product_id,
+            generation: engine.generation,
+            is_first: engine.is_first,
+            image: engine.image.clone(),
+            placement,
+            key_hash: engine.key_hash,
+            env,
+            limits: ResourceLimits::from_policy(&self.policies.get(engine.product_id)),
+        })
+    }
+
     /// The environment variables of this engine beyond those of the container contract.
-    async fn engine_env(&self, row: &EngineRow) -> Result<Vec<(String, SecretString)>, BootFailureCause> {
+    async fn engine_env(
+        &self,
+        engine: LaunchedEngine<'_>,
+    ) -> Result<Vec<(String, SecretString)>, BootFailureCause> {
+        let LaunchedEngine { engine_id, product_id, sealed_secrets_key, .. } = engine;
         let mut env = self.engine_env.clone();
         if env.iter().all(|(name, _)| name != ENCRYPTION_KEY_VAR) {
-            let key = self.shared.keys.secrets_key(row).map_err(BootFailureCause::Keys)?;
+            let key = self.shared.keys.secrets_key(engine_id, sealed_secrets_key);
+            let key = key.map_err(BootFailureCause::Keys)?;
             env.push((ENCRYPTION_KEY_VAR.to_owned(), key));
         }
-        if let Some(base) = &self.policies.get(row.owner.product_id).oauth_redirect_base_url {
+        if let Some(base) = &self.policies.get(product_id).oauth_redirect_base_url {
             env.retain(|(name, _)| name != OAUTH_REDIRECT_BASE_URL_VAR);
             env.push((OAUTH_REDIRECT_BASE_URL_VAR.to_owned(), SecretString::from(base.as_str())));
         }
         // For what the engine reports to the product's webhook. The user's name is not to be found on the host.
-        env.push((ENGINE_ID_VAR.to_owned(), SecretString::from(row.engine_id.to_string())));
-        let token_secret = token_secret(&self.shared, row).map_err(BootFailureCause::Keys)?;
+        env.push((ENGINE_ID_VAR.to_owned(), SecretString::from(engine_id.to_string())));
+        let token_secret = token_secret(&self.shared, engine_id, sealed_secrets_key);
+        let token_secret = token_secret.map_err(BootFailureCause::Keys)?;
         env.push((TOKEN_SECRET_VAR.to_owned(), SecretString::from(token_secret.expose())));
         // Read under the claim of this launch: whatever is revoked later finds the claim, and tells the engine.
-        let access = self.shared.registry.browser_access(row, self.shared.clock.now()).await;
+        let now = self.shared.clock.now();
+        let access = self.shared.registry.browser_access(engine_id, product_id, now).await;
         let access = access.map_err(|error| BootFailureCause::Registry(Arc::new(error)))?;
         let access = serde_json::to_string(&access).unwrap_or_default();
         env.push((BROWSER_ACCESS_VAR.to_owned(), SecretString::from(access)));
@@ -345,9 +408,10 @@ impl Boots {
     }
 
     /// Polls until the engine that holds `key` meets `readiness`. `last_error` holds the error of the last poll.
-    async fn wait_until_ready(
+    pub(super) async fn wait_until_ready(
         &self,
-        engine: &PlacedEngine,
+        engine_id: EngineId,
+        placement: Placement,
         key: &EngineKey,
         readiness: Readiness,
         last_error: &mut String,
@@ -355,7 +419,6 @@ impl Boots {
         let clock = &self.shared.clock;
         let started = clock.monotonic();
         loop {
-            let (engine_id, placement) = (engine.row.engine_id, engine.placement());
             let check = self.client.check_launched(engine_id, placement, key, readiness);
             let result = tokio::select! {
                 result = check => result,
@@ -376,7 +439,7 @@ impl Boots {
 }
 
 /// Waits for the exit of `instance`.
-async fn wait_for_exit(
+pub(super) async fn wait_for_exit(
     mut exits: broadcast::Receiver<InstanceExit>,
     engine_id: EngineId,
     instance: &Instance,

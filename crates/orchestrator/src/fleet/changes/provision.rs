@@ -1,5 +1,5 @@
 //! Provision: creates the engine of an engine owner. Row, quota and port are taken in one transaction, then the
-//! engine is booted; a failure leaves nothing behind.
+//! engine is booted, unless the row is that of a warm engine which still runs; a failure leaves nothing behind.
 
 use api::orchestrator::{EngineStatus, ProvisionedEngine};
 use api::{EngineId, EngineImage};
@@ -22,9 +22,10 @@ impl Changes {
             _ => (None, "auto_provision"),
         };
         let shared = &self.shared;
-        let engine = self.new_engine(&request.engine_owner, image)?;
+        let mut engine = self.new_engine(&request.engine_owner, image)?;
         shared.backend.check_image(&engine.engine_version).await?;
         shared.backend.check_data().await?;
+        engine.warm = self.boots.warm.offer(request.engine_owner.product_id).await;
         let claim = Claim { call: request.claiming_call(), ..self.transitions.new_claim(Change::Provision) };
         let mut engine = match self.boots.claim_new_engine(&engine, &claim).await? {
             Ok(engine) => engine,
@@ -34,7 +35,11 @@ impl Changes {
             Err(refused) => return Err(refused.into()),
         };
         operation.mark_claimed(engine.row.generation);
-        let booted = match self.boots.boot(&mut engine, Readiness::AllSubsystems).await {
+        let booted = match self.boots.adopt_warm(&engine).await {
+            Some(adopted) => Ok(adopted),
+            None => self.boots.boot(&mut engine, Readiness::AllSubsystems).await,
+        };
+        let booted = match booted {
             Ok(booted) => booted,
             Err(failure) => return Err(self.roll_back(&engine.row, &failure, request.actor).await),
         };
@@ -65,6 +70,7 @@ impl Changes {
             pinned: image.is_some(),
             engine_version: image.cloned().unwrap_or_else(|| self.policies.default_image()),
             created_at: self.shared.clock.now(),
+            warm: None,
         })
     }
 

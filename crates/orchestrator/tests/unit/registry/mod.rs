@@ -6,6 +6,7 @@ mod metrics;
 mod plans;
 mod postgres;
 mod verifying;
+mod warm;
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::PermissionsExt as _;
@@ -68,6 +69,7 @@ impl Fixture {
             engine_version: "svc-engine:0.1.0".parse().unwrap(),
             pinned: false,
             created_at: NOW,
+            warm: None,
         }
     }
 

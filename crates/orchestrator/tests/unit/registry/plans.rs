@@ -70,6 +70,10 @@ async fn regression_o12_the_ledger_and_the_figures_use_an_index() {
             idempotency::EXPIRED,
             "SEARCH idempotent_calls USING INDEX idempotent_calls_by_age (created_at<?)".into(),
         ),
+        (
+            reseal::NEXT_WARM_ENGINES,
+            "SEARCH warm_engines USING INDEX sqlite_autoindex_warm_engines_1 (engine_id>?)".into(),
+        ),
         (reseal::NEXT_ENGINES, "SEARCH engines USING INDEX sqlite_autoindex_engines_1 (engine_id>?)".into()),
     ] {
         // A single step: there is no sorting either.

@@ -534,6 +534,7 @@ fn config(folder: &tempfile::TempDir, database: DatabaseUrl) -> Config {
         catalog: folder.path().join("catalog"),
         backend: BackendKind::Process,
         take_over_from: None,
+        warm_pool: crate::config::NO_WARM_POOL,
         backups: None,
         metrics_address: None,
     }

@@ -1,0 +1,5 @@
+-- Ids are compared byte by byte, as SQLite does.
+
+ALTER TABLE warm_engines
+    ALTER COLUMN engine_id TYPE TEXT COLLATE "C",
+    ALTER COLUMN product_id TYPE TEXT COLLATE "C";
