@@ -143,7 +143,7 @@ def play_orchestrator(admin: Service, product: Service) -> str:
         product(operation, user_id="ada")
     for operation in ("get_engine_log_filter", "set_engine_log_filter", "reset_engine_log_filter"):
         product(operation, user_id="ada")
-    for operation in ("list_engines", "get_fleet_status", "get_fleet_metrics"):
+    for operation in ("list_engines", "get_fleet_status", "get_fleet_metrics", "get_product_usage"):
         product(operation)
     product("replace_origins")
     product("get_origins")
@@ -154,6 +154,7 @@ def play_orchestrator(admin: Service, product: Service) -> str:
     product("stop_engine", user_id="grace")
     product("start_engine", user_id="grace")
     admin("list_fleet_engines")
+    admin("get_fleet_usage")
     admin("start_failed_engines")
     admin("list_fleet_audit_rows")
     image = admin("list_versions")["default"]

@@ -49,6 +49,7 @@ pub mod turn_reports;
 pub mod turns;
 pub mod usage;
 pub mod usage_caps;
+pub mod usage_days;
 pub mod user_servers;
 pub mod version;
 pub mod webhooks;

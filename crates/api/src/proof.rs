@@ -34,6 +34,18 @@ pub fn waiting_tag(hash: KeyHash, count: u64, latest: &str) -> String {
     KeyHash(hmac_sha256(&hash.0, &[WAITING_CONTEXT.as_bytes(), set.as_bytes()])).to_hex()
 }
 
+/// The header with the tag of what the engine has used, beside the proof.
+pub const USAGE_HEADER: &str = "x-engine-usage";
+
+/// The text before the mark of what was used in the HMAC's input.
+const USAGE_CONTEXT: &str = "roundhouse engine usage 1\n";
+
+/// Computes the tag of what an engine has used, which says nothing to those who do not have the key's hash: `mark`
+/// changes whenever something is counted.
+pub fn usage_tag(hash: KeyHash, mark: u64) -> String {
+    KeyHash(hmac_sha256(&hash.0, &[USAGE_CONTEXT.as_bytes(), mark.to_string().as_bytes()])).to_hex()
+}
+
 /// The text before the challenge in the HMAC's input, which separates this use of the hash from any other.
 const PROOF_CONTEXT: &str = "roundhouse engine proof 1\n";
 

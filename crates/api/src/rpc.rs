@@ -12,6 +12,7 @@ use crate::facts::{Fact, Facts};
 use crate::inbox::WaitingQuestions;
 use crate::log_filter::LogFilter;
 use crate::memory::{Knowledge, KnowledgeList, MemoryResults};
+use crate::usage_days::UsageDays;
 use crate::{ErrorCode, Timestamp};
 
 /// The confinement reported by an engine whose tools are not confined.
@@ -34,7 +35,7 @@ pub struct RpcCall {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op: Option<String>,
     /// The operation's parameters: `config` for `set_config`, `key_hash` for `set_key_hash`, `lift` for `quiesce`, `filter` and
-    /// `for_s` for `set_log_filter`. With `skill.<name>`: `model`, `effort`, `instructions`, `max_output_tokens`, `max_cost_usd` and `response_format`, as in
+    /// `for_s` for `set_log_filter`, `from` for `usage_days`. With `skill.<name>`: `model`, `effort`, `instructions`, `max_output_tokens`, `max_cost_usd` and `response_format`, as in
     /// `POST /execute`.
     #[serde(flatten)]
     pub parameters: Map<String, Value>,
@@ -69,6 +70,8 @@ pub enum RpcOutcome {
     NextDue(NextDue),
     /// The result of `waiting`.
     Waiting(WaitingQuestions),
+    /// The result of `usage_days`.
+    UsageDays(UsageDays),
     /// The result of `get_log_filter`, `set_log_filter` and `reset_log_filter`.
     LogFilter(LogFilter),
     /// The result of `get_config`.

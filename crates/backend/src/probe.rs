@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use api::engine::{ENGINE_KEY_HEADER, EngineHealth};
-use api::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER, WAITING_HEADER};
+use api::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER, USAGE_HEADER, WAITING_HEADER};
 use api::{EngineKey, ErrorBody, ErrorCode, KeyHash};
 use futures::future::BoxFuture;
 use serde::Deserialize;
@@ -114,6 +114,8 @@ pub struct HealthReport {
     pub proof: KeyProof,
     /// The tag of the questions that wait for a person; `None` with engines of earlier versions.
     pub waiting: Option<String>,
+    /// The tag of what the engine has used; `None` with engines of earlier versions.
+    pub usage: Option<String>,
 }
 
 /// Whether an engine has proved that it has its key.
@@ -157,7 +159,8 @@ impl Probe for HttpProbe {
                 Some(_) => KeyProof::Invalid,
             };
             let waiting = header_value(&response, WAITING_HEADER);
-            Ok(HealthReport { health, proof, waiting })
+            let usage = header_value(&response, USAGE_HEADER);
+            Ok(HealthReport { health, proof, waiting, usage })
         })
     }
 

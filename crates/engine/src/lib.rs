@@ -177,6 +177,7 @@ impl Engine {
         let agent = Arc::new(Agent::new(brain.clone(), services));
         // Before any turn goes on.
         agent.apply_webhook_setting().await;
+        agent.own_usage_days().await;
         agent.resume().map_err(BrainError::from)?;
         let reloader = CatalogReloader::new(Arc::clone(&agent), config.catalog_folder, tool_deps);
         let browser_tokens = BrowserTokens::new(token_identity, config.browser_access);

@@ -6,6 +6,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod product_life;
 pub(crate) mod rollout;
 mod supervision_rules;
+pub(crate) mod usage;
 pub(crate) mod warm_pool;
 pub(crate) mod webhook_progress;
 mod webhook_rules;

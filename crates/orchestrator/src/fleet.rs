@@ -6,6 +6,7 @@
 //! who disconnects does not cancel it.
 
 mod admission;
+mod admit_counters;
 mod audit_feed;
 mod auth_failure_log;
 mod backup_transfers;
@@ -50,6 +51,7 @@ mod supervisor;
 mod switch;
 mod telemetry;
 mod transitions;
+mod usage;
 mod versions;
 mod warm_pool;
 mod warm_stock;
@@ -113,6 +115,7 @@ use self::supervision::Supervision;
 use self::supervisor::Supervisor;
 use self::telemetry::Telemetry;
 use self::transitions::Transitions;
+use self::usage::{UsageCollector, UsageReports};
 use self::versions::Versions;
 use self::warm_pool::{WarmPool, WarmPoolParts};
 use self::warm_stock::WarmStock;
@@ -143,6 +146,7 @@ pub struct Fleet {
     pub(crate) versions: Versions,
     pub(crate) rollouts: Arc<Rollouts>,
     pub(crate) queries: Queries,
+    pub(crate) usage: UsageReports,
     pub(crate) overview: Overview,
     pub(crate) drains: Arc<Drains>,
     pub(crate) maintenances: Maintenances,
@@ -159,6 +163,7 @@ pub struct Fleet {
     supervisor: Arc<Supervisor>,
     reconciler: Arc<Reconciler>,
     scheduled_wakes: Arc<ScheduledWakes>,
+    usage_collector: Arc<UsageCollector>,
     warm_pool: Arc<WarmPool>,
     /// Whether the registry has been compared with the running instances.
     ready: watch::Receiver<bool>,
@@ -215,6 +220,7 @@ struct Foundation {
     client: Arc<EngineClient>,
     browsers: Arc<Browsers>,
     inbox: Arc<Inbox>,
+    usage: Arc<UsageCollector>,
     log_filters: Arc<LogFilters>,
     policies: Arc<Policies>,
     products: Arc<Products>,
@@ -237,6 +243,7 @@ impl Foundation {
         let client = Arc::new(EngineClient::new(Arc::clone(&shared), probe, Arc::clone(&supervision)));
         let browsers = Arc::new(Browsers::new(Arc::clone(&shared), Arc::clone(&client)));
         let inbox = Arc::new(Inbox::new(Arc::clone(&shared), Arc::clone(&client)));
+        let usage = Arc::new(UsageCollector::new(&shared, &client));
         let log_filters = Arc::new(LogFilters::new(Arc::clone(&shared), Arc::clone(&client)));
         let policies = Arc::new(Policies::new(Arc::clone(&shared), Arc::clone(&supervision), engine_image));
         let products = Arc::new(Products::new(Arc::clone(&shared), Arc::clone(&policies)));
@@ -249,6 +256,7 @@ impl Foundation {
             client,
             browsers,
             inbox,
+            usage,
             log_filters,
             policies,
             products,
@@ -284,10 +292,34 @@ impl Foundation {
             executor: Arc::clone(executor),
             client: Arc::clone(&self.client),
             inbox: Arc::clone(&self.inbox),
+            usage: Arc::clone(&self.usage),
             telemetry: Arc::clone(&self.telemetry),
             maintenance: Arc::clone(maintenance),
             ready,
             exits,
+        })
+    }
+
+    fn reconciler(
+        &self,
+        transitions: Arc<Transitions>,
+        executor: &Arc<Executor>,
+        (drain, maintenance, rollout): (&Arc<DrainState>, &Arc<MaintenanceState>, &Arc<RolloutState>),
+        ready: watch::Sender<bool>,
+    ) -> Arc<Reconciler> {
+        Arc::new(Reconciler {
+            shared: Arc::clone(&self.shared),
+            supervision: Arc::clone(&self.supervision),
+            transitions,
+            policies: Arc::clone(&self.policies),
+            products: Arc::clone(&self.products),
+            browsers: Arc::clone(&self.browsers),
+            drain: Arc::clone(drain),
+            maintenance: Arc::clone(maintenance),
+            rollout: Arc::clone(rollout),
+            executor: Arc::clone(executor),
+            telemetry: Arc::clone(&self.telemetry),
+            ready,
         })
     }
 }
@@ -305,8 +337,8 @@ impl Fleet {
         let stream_shutdown = CancellationToken::new();
         let operations = Arc::new(Operations::new(metrics.clone()));
         let foundation = Foundation::new(rules, engine_image, FleetDeps { backend, metrics, ..deps });
-        let Foundation { shared, supervision, telemetry, records, client, inbox, .. } = &foundation;
-        let Foundation { policies, products, browsers, .. } = &foundation;
+        let Foundation { shared, supervision, records, client, inbox, usage, .. } = &foundation;
+        let Foundation { policies, products, .. } = &foundation;
         let transitions = foundation.transitions(claim_owner, operation_timeout);
         let warm = WarmStock::new(shared, settings.warm_pool);
         let boots = Boots {
@@ -328,6 +360,7 @@ impl Fleet {
             policies: Arc::clone(policies),
             client: Arc::clone(client),
             inbox: Arc::clone(inbox),
+            usage: Arc::clone(usage),
             operations,
             boots,
         };
@@ -343,20 +376,8 @@ impl Fleet {
         ));
         let supervisor =
             foundation.supervisor(&transitions, &executor, &maintenance, (is_ready.clone(), exits));
-        let reconciler = Arc::new(Reconciler {
-            shared: Arc::clone(shared),
-            supervision: Arc::clone(supervision),
-            transitions,
-            policies: Arc::clone(policies),
-            products: Arc::clone(products),
-            browsers: Arc::clone(browsers),
-            drain: Arc::clone(&drain),
-            maintenance: Arc::clone(&maintenance),
-            rollout: Arc::clone(&rollout),
-            executor: Arc::clone(&executor),
-            telemetry: Arc::clone(telemetry),
-            ready,
-        });
+        let switches = (&drain, &maintenance, &rollout);
+        let reconciler = foundation.reconciler(transitions, &executor, switches, ready);
         let modes = (Arc::clone(&drain), Arc::clone(&maintenance));
         let warm_pool = WarmPool::new(foundation.warm_pool_parts(&executor), warm, modes, is_ready.clone());
         Arc::new(Self {
@@ -382,6 +403,8 @@ impl Fleet {
             idempotent_calls: IdempotentCalls::new(shared, products, &executor, operation_timeout),
             queries: Queries::new(Arc::clone(shared), stream_shutdown.clone()),
             scheduled_wakes: ScheduledWakes::new(shared, &executor, &is_ready),
+            usage: UsageReports::new(shared),
+            usage_collector: Arc::clone(usage),
             admission: foundation.admission,
             products: foundation.products,
             browsers: foundation.browsers,
@@ -408,6 +431,9 @@ impl Fleet {
         tasks.spawn(Arc::clone(&self.supervisor).save_activity_periodically(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.browsers).tell_engines(self.ready.clone(), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.scheduled_wakes).run(shutdown.clone()));
+        let ready = || self.ready.clone();
+        tasks.spawn(Arc::clone(&self.usage_collector).prune_periodically(ready(), shutdown.clone()));
+        tasks.spawn(Arc::clone(&self.admission.counters).save_periodically(ready(), shutdown.clone()));
         tasks.spawn(Arc::clone(&self.drains).run(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.webhooks).run(shutdown.clone()));
         tasks.spawn(Arc::clone(&self.product_lives).run(shutdown.clone()));

@@ -29,6 +29,7 @@ mod rollouts;
 mod scrapes;
 mod start_page;
 mod startup_gate;
+mod usage;
 mod versions;
 mod webhooks;
 
@@ -140,6 +141,8 @@ http_service::routes! {
     metrics::status,
     metrics::metrics,
     metrics::prometheus,
+    usage::of_product,
+    usage::of_fleet,
     fleet::engines,
     fleet::status,
     fleet::audit,

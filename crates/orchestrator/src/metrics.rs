@@ -13,12 +13,14 @@ mod primitives;
 mod process;
 mod registry;
 mod text;
+mod usage_totals;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::backup::BackupAction;
-use api::{ErrorCode, Timestamp};
+use api::usage_days::UsageCounts;
+use api::{ErrorCode, ProductId, Timestamp};
 use parking_lot::Mutex;
 
 use self::families::Families;
@@ -199,6 +201,13 @@ impl Metrics {
         }
     }
 
+    /// Records what an engine of a product has used, as it was collected.
+    pub(crate) fn used(&self, product_id: ProductId, added: UsageCounts) {
+        if let Some(families) = self.families() {
+            families.usage.add(product_id, added);
+        }
+    }
+
     fn families(&self) -> Option<&Families> {
         self.0.as_deref().map(|recorder| &recorder.families)
     }
@@ -243,6 +252,7 @@ impl Recorder {
     /// Sets the numbers of engines, which have just been read.
     pub(crate) fn set_engine_counts(&self, products: &[ProductCounts]) {
         self.families.engines.set(products);
+        self.families.usage.set_labels(products);
         *self.counted_at.lock() = Some(Instant::now());
     }
 

@@ -7,6 +7,7 @@
 
 mod access;
 mod activity;
+mod admit_days;
 mod audit_log;
 mod audit_queries;
 mod audit_webhooks;
@@ -41,6 +42,8 @@ mod row;
 mod schema;
 mod stored_policy;
 mod unreadable_rows;
+mod usage;
+mod usage_queries;
 mod verify;
 mod version;
 mod wakes;
@@ -60,6 +63,7 @@ use sqlx::{Any, AnyConnection, AnyPool, Transaction};
 
 use access::with_deadline;
 pub(crate) use activity::{EngineActivity, SupervisedEngine};
+pub(crate) use admit_days::AdmitsOfDay;
 pub(crate) use audit_log::{AuditEntry, Event};
 pub(crate) use audit_queries::AuditFilter;
 pub(crate) use audit_webhooks::{NewWebhook, WebhookChange, WebhookRefused, WebhookRow};
@@ -85,6 +89,7 @@ pub(crate) use reseal::{ResealError, SealedSecret};
 pub(crate) use rollouts::{Candidates, MovedRow, RolloutEngineRow, RolloutRow};
 pub(crate) use row::{EngineRow, PlacedEngine, RunningEngine};
 use unreadable_rows::UnreadableRows;
+pub(crate) use usage_queries::{REMOVED_ENGINES, UsageByDay, UsageByEngine, UsageByProduct, UsagePeriod};
 pub use verify::{ChainBreak, VerifiedProduct, VerifyError, verify};
 pub(crate) use verify::{FoundRegistry, Inventory, check_usable, inventory, registry_exists};
 pub(crate) use wakes::ScheduledWake;

@@ -65,6 +65,8 @@ enum Command {
     Status(operator::figures::StatusArgs),
     /// Show the figures of a product's engines.
     Metrics(operator::figures::MetricsArgs),
+    /// Show what a product's engines have used, by day or by engine: turns, tokens, costs, tool calls.
+    Usage(operator::usage::Args),
     /// Print what happens to a product's engines, and follow it.
     Events(operator::events::Args),
     /// Read, move and erase what a user's engine knows about its user.
@@ -124,6 +126,7 @@ fn main() -> ExitCode {
         Command::Restore(args) => operator::restore::run(args),
         Command::Status(args) => operator::figures::status(args),
         Command::Metrics(args) => operator::figures::metrics(args),
+        Command::Usage(args) => operator::usage::run(args),
         Command::Events(args) => operator::events::run(args),
         Command::Memory(args) => operator::memory::run(args),
         Command::Skill(args) => operator::skill::run(args),

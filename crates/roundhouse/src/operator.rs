@@ -26,6 +26,7 @@ mod session;
 pub(crate) mod skill;
 pub(crate) mod task;
 mod times;
+pub(crate) mod usage;
 mod user_engine;
 mod watch;
 pub(crate) mod webhook;

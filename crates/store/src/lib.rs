@@ -46,6 +46,7 @@ mod turn_queue;
 mod turn_records;
 mod usage;
 mod usage_caps;
+mod usage_days;
 mod usage_report;
 mod usage_rows;
 mod user_servers;

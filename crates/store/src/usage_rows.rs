@@ -56,6 +56,7 @@ impl WriteTx<'_> {
         let is_billed = *tokens != TokenUsage::default();
         let cost = cost_usd.map_or(0, nano_usd);
         self.add_cap_use(at, *task, clamped_count(tokens.input) + clamped_count(tokens.output), cost)?;
+        self.count_call_of_day(at, call, cost)?;
         let sql = format!(
             "INSERT INTO usage ({KEY_COLUMNS}, {SUM_COLUMNS})
              VALUES (?1, COALESCE((SELECT task FROM tasks WHERE task = ?2), 0), ?3, ?4, ?5, '',
@@ -89,6 +90,7 @@ impl WriteTx<'_> {
         usage: &ToolUsage,
     ) -> Result<(), StoreError> {
         let ToolUsage { model, agent, tool, is_failure, time_ms } = usage;
+        self.count_tool_of_day(at)?;
         let sql = format!(
             "INSERT INTO usage ({KEY_COLUMNS}, {SUM_COLUMNS})
              VALUES (?1, COALESCE((SELECT task FROM tasks WHERE task = ?2), 0), ?3, ?4, ?5, ?6,

@@ -1,7 +1,9 @@
 //! What the agent has used, as API callers read it.
 
-use api::TaskId;
-use api::usage::{ReadUsage, TaskUsage, UsageDimension, UsageReport};
+use api::proof::usage_tag;
+use api::usage::{Day, ReadUsage, TaskUsage, UsageDimension, UsageReport};
+use api::usage_days::{MAX_DAYS_PER_REPORT, UsageDays};
+use api::{KeyHash, TaskId};
 use store::{UsageCursor, UsageQuery};
 
 use super::{Agent, AgentError};
@@ -28,6 +30,26 @@ impl Agent {
         let query = UsageQuery { task: Some(task), ..UsageQuery::default() };
         let report = self.read(move |brain| brain.usage_report(&query)).await?;
         Ok(TaskUsage { task_id, usage: report.total })
+    }
+
+    /// What the engine itself has used by day in UTC, from the day `from` on.
+    pub async fn usage_days(&self, from: Option<Day>) -> Result<UsageDays, AgentError> {
+        let days = self.read(move |brain| brain.usage_days(from, MAX_DAYS_PER_REPORT)).await?;
+        Ok(UsageDays { days })
+    }
+
+    /// The tag of what the engine has used, for who has the key with this hash.
+    pub fn usage_tag(&self, hash: KeyHash) -> Result<String, AgentError> {
+        Ok(usage_tag(hash, self.brain.usage_mark()?))
+    }
+
+    /// Counts what is used from now on for this engine.
+    pub(crate) async fn own_usage_days(&self) {
+        let engine_id = self.services.engine_id.clone().unwrap_or_default();
+        if let Err(error) = self.brain.write(move |tx| tx.set_usage_owner(&engine_id)).await {
+            let error: &dyn std::error::Error = &error;
+            tracing::warn!(error, "Whose usage is counted could not be stored; it is as before.");
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! `GET /health`: the state of the engine and its parts.
 
 use api::engine::{EngineHealth, HEALTHY, Subsystems};
-use api::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER, WAITING_HEADER};
+use api::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER, USAGE_HEADER, WAITING_HEADER};
 use axum::Json;
 use axum::extract::State as Extract;
 use axum::http::{HeaderMap, HeaderName};
@@ -17,6 +17,7 @@ use super::AppState;
     responses((status = 200, body = EngineHealth, description = "Health, also if it is not good", headers(
         ("X-Engine-Proof" = String, description = "Proof of the key, if the request has a challenge"),
         ("X-Engine-Waiting" = String, description = "Beside the proof: changes with the questions that wait"),
+        ("X-Engine-Usage" = String, description = "Beside the proof: changes with what the engine has used"),
     ))),
 )]
 pub(super) async fn health(
@@ -40,8 +41,11 @@ pub(super) async fn health(
     let challenge = headers.get(CHALLENGE_HEADER).and_then(|text| Challenge::parse(text.to_str().ok()?));
     let proof = challenge.map(|challenge| shared.key_guard.proof(&challenge));
     let proof = proof.map(|proof| (HeaderName::from_static(PROOF_HEADER), proof));
-    // For the orchestrator, which asks for the questions when the tag changes.
-    let tag = proof.is_some().then(|| shared.agent.waiting_tag(shared.key_guard.hash()).ok()).flatten();
-    let tag = tag.map(|tag| (HeaderName::from_static(WAITING_HEADER), tag));
-    (AppendHeaders(proof.into_iter().chain(tag).collect()), Json(health))
+    // For the orchestrator, which asks for the questions, or for the usage, when the tag changes.
+    let hash = proof.is_some().then(|| shared.key_guard.hash());
+    let waiting = hash.and_then(|hash| shared.agent.waiting_tag(hash).ok());
+    let waiting = waiting.map(|tag| (HeaderName::from_static(WAITING_HEADER), tag));
+    let usage = hash.and_then(|hash| shared.agent.usage_tag(hash).ok());
+    let usage = usage.map(|tag| (HeaderName::from_static(USAGE_HEADER), tag));
+    (AppendHeaders(proof.into_iter().chain(waiting).chain(usage).collect()), Json(health))
 }

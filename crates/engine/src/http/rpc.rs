@@ -7,6 +7,7 @@ use api::log_filter::{DEFAULT_FILTER_SECONDS, FilterSeconds, SetLogFilter};
 use api::rpc::{
     AnyRpcResult, NextDue, Quiesced, RpcCall, RpcError, RpcMethod, RpcMethods, RpcOutcome, RpcResult,
 };
+use api::usage::Day;
 use api::{ErrorCode, KeyHash};
 use axum::extract::{FromRequest, FromRequestParts as _, Request, State as Extract};
 use axum::response::{IntoResponse, Response};
@@ -106,6 +107,14 @@ struct Quiesce {
     force: Option<bool>,
 }
 
+/// The parameters of `usage_days`.
+#[derive(Deserialize)]
+struct ReadUsageDays {
+    /// The first day; by default the first one that is kept.
+    #[serde(default)]
+    from: Option<Day>,
+}
+
 async fn call_operation(
     shared: &Shared,
     caller: &KeyHolder,
@@ -146,6 +155,10 @@ async fn call_operation(
         ("telemetry", "cache_state") => Ok(RpcOutcome::Cache(shared.active_config.gateway().cache())),
         ("telemetry", "activity") => Ok(RpcOutcome::Activity(shared.agent.activity()?)),
         ("telemetry", "waiting") => Ok(RpcOutcome::Waiting(shared.agent.waiting_questions().await?)),
+        ("telemetry", "usage_days") => {
+            let ReadUsageDays { from } = parse_fields(parameters)?;
+            Ok(RpcOutcome::UsageDays(shared.agent.usage_days(from).await?))
+        }
         ("telemetry", "next_due") => {
             Ok(RpcOutcome::NextDue(NextDue { next_due_at: shared.agent.next_due_at()? }))
         }

@@ -4,7 +4,8 @@
 
 use std::collections::HashMap;
 
-use api::policy::Policy;
+use api::policy::{BaseUrl, Cpus, Policy};
+use api::serde_helpers::BoundedInt;
 use api::{EngineId, ProductId};
 use serde_json::json;
 
@@ -43,10 +44,10 @@ impl WarmState {
 /// for everything that all engines of the deployment have in common.
 pub(crate) fn launch_settings(policy: &Policy, origins: Option<&str>, environment: &str) -> String {
     let settings = json!({
-        "memory_mb": policy.engine_memory_mb.map(|mb| mb.get()),
-        "cpus": policy.engine_cpus.as_ref().map(api::policy::Cpus::get),
-        "pids": policy.engine_pids.map(|pids| pids.get()),
-        "oauth_redirect_base_url": policy.oauth_redirect_base_url.as_ref().map(|base| base.as_str()),
+        "memory_mb": policy.engine_memory_mb.map(BoundedInt::get),
+        "cpus": policy.engine_cpus.as_ref().map(Cpus::get),
+        "pids": policy.engine_pids.map(BoundedInt::get),
+        "oauth_redirect_base_url": policy.oauth_redirect_base_url.as_ref().map(BaseUrl::as_str),
         "origins": origins.unwrap_or("[]"),
         "environment": environment,
     });
@@ -118,13 +119,14 @@ pub(crate) fn plan(mode: PoolMode, size: PoolSize, products: &[ProductId], engin
                 total += 1;
             }
             (WarmState::Ending, true) => {}
-            // Nobody boots or removes it any more.
-            (WarmState::Booting | WarmState::Ending, false) => plan.end.push(engine.engine_id),
             (WarmState::Ready, _) if mode == PoolMode::Hold || (engine.usable && has_room) => {
                 *of_product += 1;
                 total += 1;
             }
-            (WarmState::Ready, _) => plan.end.push(engine.engine_id),
+            // It is not wanted, or nobody boots or removes it any more.
+            (WarmState::Ready, _) | (WarmState::Booting | WarmState::Ending, false) => {
+                plan.end.push(engine.engine_id);
+            }
         }
     }
     if mode == PoolMode::Fill {

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::FleetError;
+use super::admit_counters::AdmitCounters;
 use super::auth_failure_log::AuthFailureLog;
 use super::caller::Caller;
 use super::products::Products;
@@ -19,16 +20,20 @@ pub(crate) struct Admission {
     rate_limiter: RateLimiter,
     auth_failures: AuthFailureLog,
     stream_limiter: StreamLimiter,
+    /// The admits of each product.
+    pub(super) counters: Arc<AdmitCounters>,
 }
 
 impl Admission {
     pub(super) fn new(shared: Arc<Shared>, products: Arc<Products>) -> Self {
+        let counters = Arc::new(AdmitCounters::new(&shared));
         Self {
             shared,
             products,
             rate_limiter: RateLimiter::default(),
             auth_failures: AuthFailureLog::default(),
             stream_limiter: StreamLimiter::new(),
+            counters,
         }
     }
 

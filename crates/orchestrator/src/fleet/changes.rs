@@ -24,6 +24,7 @@ use super::request::{OperationError, OperationRequest, OperationResult, Outcome,
 use super::shared::Shared;
 use super::supervision::Supervision;
 use super::transitions::Transitions;
+use super::usage::UsageCollector;
 use crate::domain::lifecycle::Change;
 use crate::registry::{AuditEntry, CallMark, EngineRow, NextState};
 
@@ -34,6 +35,7 @@ pub(super) struct Changes {
     pub(super) policies: Arc<Policies>,
     pub(super) client: Arc<EngineClient>,
     pub(super) inbox: Arc<Inbox>,
+    pub(super) usage: Arc<UsageCollector>,
     pub(super) operations: Arc<Operations>,
     pub(super) boots: Boots,
     pub(super) backups: Arc<BackupTransfers>,

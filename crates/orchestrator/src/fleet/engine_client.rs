@@ -12,8 +12,10 @@ use api::browser::BrowserAccess;
 use api::engine::{EngineHealth, HEALTHY};
 use api::inbox::WaitingQuestions;
 use api::log_filter::LogFilter;
+use api::usage::Day;
+use api::usage_days::UsageDays;
 use api::{EngineId, EngineKey, KeyHash, Timestamp};
-use backend::{KeyProof, Placement, Probe, ProbeError};
+use backend::{HealthReport, KeyProof, Placement, Probe, ProbeError};
 use serde_json::{Value, json};
 
 use super::shared::Shared;
@@ -40,6 +42,8 @@ pub(super) struct CheckedHealth {
     pub(super) proof: KeyProof,
     /// The tag of the questions that wait for a person.
     pub(super) waiting: Option<String>,
+    /// The tag of what it has used.
+    pub(super) usage: Option<String>,
 }
 
 pub(super) struct EngineClient {
@@ -74,7 +78,8 @@ impl EngineClient {
         let address = self.address(engine_id, placement).map_err(|error| error.to_string())?;
         let response = self.probe.check_health(address, key_hash).await.map_err(|error| error.to_string())?;
         check_health(&response.health, readiness)?;
-        Ok(CheckedHealth { address, proof: response.proof, waiting: response.waiting })
+        let HealthReport { proof, waiting, usage, .. } = response;
+        Ok(CheckedHealth { address, proof, waiting, usage })
     }
 
     /// Checks that what answers for the engine, just launched, meets `readiness` and holds `key`. Fails with a message.
@@ -202,6 +207,23 @@ impl EngineClient {
                 serde_json::from_value(response).map_err(|error| ProbeError::Malformed(error.to_string()))
             }
             Err(ProbeError::UnknownCommand { .. }) => Ok(WaitingQuestions::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What `engine` has used by day, from the day `from` on; `None` with one of an earlier version, which does not say.
+    pub(super) async fn usage_days(
+        &self,
+        engine: RunningEngine<'_>,
+        key: &EngineKey,
+        from: Option<Day>,
+    ) -> Result<Option<UsageDays>, ProbeError> {
+        let command = json!({"subsystem": "telemetry", "op": "usage_days", "from": from});
+        match self.send_command(engine, key, &command).await {
+            Ok(response) => serde_json::from_value(response)
+                .map(Some)
+                .map_err(|error| ProbeError::Malformed(error.to_string())),
+            Err(ProbeError::UnknownCommand { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }

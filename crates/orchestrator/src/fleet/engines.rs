@@ -80,7 +80,9 @@ impl Engines {
     ) -> Result<AdmitResponse, FleetError> {
         let stopwatch = self.shared.metrics.stopwatch();
         let admitted = self.find_or_start(caller, user_id, params).await;
-        self.shared.metrics.admit(measured_outcome(&admitted), stopwatch);
+        let outcome = measured_outcome(&admitted);
+        self.admission.counters.count(caller.product_id, outcome);
+        self.shared.metrics.admit(outcome, stopwatch);
         admitted.map(|admitted| admitted.response)
     }
 

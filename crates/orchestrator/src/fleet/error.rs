@@ -136,6 +136,9 @@ pub enum FleetError {
         "the engines of this deployment are processes of the orchestrator's own version: update its binary instead"
     )]
     SingleImage,
+    /// A query of usage that has no answer.
+    #[error("{0}")]
+    InvalidUsageQuery(String),
     /// A webhook cannot have these settings.
     #[error("{0}")]
     InvalidWebhook(String),
@@ -238,6 +241,7 @@ impl FleetError {
             Self::BeyondAuditLog { .. }
             | Self::InvalidWebhook(_)
             | Self::InvalidBackupJob(_)
+            | Self::InvalidUsageQuery(_)
             | Self::SingleImage => ErrorCode::InvalidRequest,
             Self::RolloutNotFound => ErrorCode::RolloutNotFound,
             Self::RolloutUnderWay { .. } => ErrorCode::RolloutUnderWay,
@@ -312,6 +316,7 @@ impl FleetError {
             | Self::Backend(_)
             | Self::Backup(_)
             | Self::InvalidBackupJob(_)
+            | Self::InvalidUsageQuery(_)
             | Self::OperationTimeout
             | Self::UnreadableRow(_)
             | Self::Internal(_) => None,

@@ -26,6 +26,7 @@ use super::shared::Shared;
 use super::supervision::{DueAction, Supervision, SupervisionAction};
 use super::telemetry::Telemetry;
 use super::transitions::Transitions;
+use super::usage::UsageCollector;
 
 /// The interval at which activity is saved, and thus the most that a kill of the orchestrator loses.
 const ACTIVITY_SAVE_INTERVAL: Duration = Duration::from_secs(1);
@@ -46,6 +47,7 @@ pub(super) struct Supervisor {
     pub(super) executor: Arc<Executor>,
     pub(super) client: Arc<EngineClient>,
     pub(super) inbox: Arc<Inbox>,
+    pub(super) usage: Arc<UsageCollector>,
     pub(super) telemetry: Arc<Telemetry>,
     pub(super) maintenance: Arc<MaintenanceState>,
     /// Whether the first comparison is done.

@@ -14,10 +14,10 @@ use crate::registry::ProductCounts;
 
 /// How many products have a label of their own: those that were registered first. The engines of all others are
 /// counted under [`OTHER`].
-const MAX_PRODUCTS: usize = 200;
+pub(super) const MAX_PRODUCTS: usize = 200;
 
 /// The label of the products without one of their own. A product with this slug shares it.
-const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
 
 /// The engines of a product by state.
 type ByStatus = BTreeMap<EngineStatus, u64>;

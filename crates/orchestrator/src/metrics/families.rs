@@ -15,6 +15,7 @@ use super::labels::{
 };
 use super::primitives::{Bounds, ByLabel, ByLabels, Histogram, SecondsCounter, SparseHistograms};
 use super::registry::RegistryCall;
+use super::usage_totals::{UsageFamily, UsageKind, UsageTotals};
 use crate::domain::lifecycle::Change;
 use crate::domain::warm_pool::WarmState;
 
@@ -43,6 +44,7 @@ pub(super) struct Families {
     pub(super) role: ByLabel<Role, Gauge>,
     pub(super) engines: EngineCounts,
     pub(super) engine_counts_age: SecondsGauge,
+    pub(super) usage: UsageTotals,
     pub(super) supervised_engines: Gauge,
     pub(super) operations_in_progress: Gauge,
     pub(super) admits: ByLabel<AdmitOutcome, Counter>,
@@ -127,9 +129,18 @@ impl Families {
         let call_duration = || Histogram::new(CALL_BOUNDS);
         let change_duration = || Histogram::new(CHANGE_BOUNDS);
         let routes = Routes::default();
+        let usage = UsageTotals::default();
+        let used = |kind| UsageFamily(usage.clone(), kind);
         to.add("http_requests", "Answers over HTTP by route and class of status", RouteAnswers(routes.clone()));
         to.seconds("http_request_duration", "Time until the head of an answer over HTTP", RouteDurations(routes.clone()));
+        to.add("turns", "Turns of engines that have ended, by product", used(UsageKind::Turns));
+        to.add("model_calls", "Calls of models by engines, by product and result", used(UsageKind::ModelCalls));
+        to.add("tokens", "Tokens that engines have used, by product and kind", used(UsageKind::Tokens));
+        to.add("cost_usd", "Cost in US dollars of calls of models whose price is known, by product", used(UsageKind::CostUsd));
+        to.add("unpriced_calls", "Calls of models whose price is not known, by product", used(UsageKind::UnpricedCalls));
+        to.add("tool_calls", "Tool calls that have run, by product", used(UsageKind::ToolCalls));
         Self {
+            usage,
             routes,
             build_info: to.add("build_info", "Always 1; the label is the version of this binary", ByLabel::new(Gauge::default)),
             role: to.add("role", "1 for the role of this orchestrator, 0 for the others", ByLabel::new(Gauge::default)),

@@ -10,6 +10,7 @@ use super::audit_log::{AuditEntry, ProductTx};
 use super::backup_erasures::request_erasure;
 use super::claims::PendingKey;
 use super::row::{EngineRow, select_engines};
+use super::usage::fold_usage;
 use super::{AdmitView, Registry, RegistryError};
 use crate::domain::EngineOwner;
 
@@ -281,6 +282,7 @@ async fn settle_row(
     }
     if removed {
         request_erasure(tx.connection(), row.engine_id).await?;
+        fold_usage(tx.connection(), row.engine_id).await?;
     }
     Ok((!removed).then_some(settled))
 }

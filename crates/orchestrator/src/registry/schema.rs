@@ -17,7 +17,7 @@ const MIGRATIONS: [Migration; 2] = [
 
 /// What was added to the current schema without a new version, in order: an earlier version of this binary goes on
 /// without it, so a deployment can be downgraded.
-const ADDITIONS: [Migration; 11] = [
+const ADDITIONS: [Migration; 12] = [
     Migration { shared: include_str!("../../migrations/0003_scheduled_wakes.sql"), sqlite: "", postgres: "" },
     Migration {
         shared: include_str!("../../migrations/0004_browser_tokens.sql"),
@@ -60,6 +60,11 @@ const ADDITIONS: [Migration; 11] = [
         shared: include_str!("../../migrations/0014_warm_engines.sql"),
         sqlite: "",
         postgres: include_str!("../../migrations/0014_warm_engines.postgres.sql"),
+    },
+    Migration {
+        shared: include_str!("../../migrations/0015_usage.sql"),
+        sqlite: "",
+        postgres: include_str!("../../migrations/0015_usage.postgres.sql"),
     },
 ];
 

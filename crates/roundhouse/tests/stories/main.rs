@@ -87,6 +87,7 @@ mod facts;
 mod file_transfers;
 mod files;
 mod first_start;
+mod fleet_usage;
 mod fork;
 mod gateway_config;
 mod grant_binding;

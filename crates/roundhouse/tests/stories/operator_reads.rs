@@ -72,6 +72,15 @@ async fn the_fleet_is_told_in_figures_and_the_operator_sees_products() {
     assert!(cells(&metrics).contains("Provisions in the last hour | 1"), "{metrics}");
     let json = document(&command(&fleet, &["metrics", "--json"]).await.assert_success());
     assert_eq!(json["total_provisions"], 1, "{json}");
+    for by in ["day", "engine"] {
+        let usage = command(&fleet, &["usage", "--by", by]).await.assert_success();
+        let usage = cells(&usage);
+        assert!(usage.starts_with("OF | ACTIVE | ADMITS | TURNS | CALLS | INPUT"), "{usage}");
+        assert!(usage.contains("\ntotal | - | "), "{usage}");
+        let json = document(&command(&fleet, &["usage", "--by", by, "--json"]).await.assert_success());
+        assert_eq!(json["total"]["turns"], 0, "{json}");
+    }
+    command(&fleet, &["usage", "--from", "yesterday"]).await.assert_failure(2, &["such as 2026-11-26"]);
 
     up.register("other", json!({"max_engines": 3})).await;
     let products = command(&fleet, &["product", "list"]).await.assert_success();

@@ -48,7 +48,7 @@ pub(super) const BASE_SCHEMA: &str = "
 ";
 
 /// The additions to the format since then, in order.
-pub(super) const MIGRATIONS: [&str; 20] = [
+pub(super) const MIGRATIONS: [&str; 21] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -596,4 +596,5 @@ pub(super) const MIGRATIONS: [&str; 20] = [
     include_str!("schedule_requests.sql"),
     include_str!("user_servers.sql"),
     include_str!("webhooks.sql"),
+    include_str!("usage_days.sql"),
 ];

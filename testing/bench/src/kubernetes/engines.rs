@@ -229,6 +229,7 @@ async fn rpc((State(engines), ConnectInfo(address)): Engine, headers: HeaderMap,
         ("control", "set_browser_access") => json!({}),
         ("control", "quiesce") => json!({"quiesced": command.get("lift") != Some(&true.into())}),
         ("telemetry", "waiting") => json!({"questions": []}),
+        ("telemetry", "usage_days") => json!({"days": []}),
         ("telemetry", "next_due") => json!({"next_due_at": null}),
         ("telemetry", "activity") => json!({
             "running_turns": 0, "pending_hitl": 0, "last_activity_at": null, "confinement": "none",

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use api::usage::{ReadUsage, UsageFigures, UsagePurpose, UsageReport};
+use api::usage_days::UsageCounts;
 use catalog::AgentSpec;
 use mock_llm::{Fault, Refusal, Reply, Usage, Wire};
 use pretty_assertions::assert_eq;
@@ -129,6 +130,15 @@ async fn check(acts: Vec<Act>) {
     assert_eq!([calls - unbilled, input_tokens, output_tokens], journaled(&harness), "{acts:?}");
     assert_eq!(calls, u64::try_from(harness.provider.requests().len()).unwrap(), "{acts:?}");
     assert_eq!((failed_calls, tool_calls), (unbilled + broken, tools), "{acts:?}");
+    // What the orchestrator collects is the same, with the turns.
+    let days = harness.agent.usage_days(None).await.unwrap().days;
+    let own = days.iter().fold(UsageCounts::default(), |sum, day| sum.plus(day.counts));
+    let turns = u64::try_from(acts.len()).unwrap();
+    assert_eq!(
+        [own.turns, own.calls, own.failed_calls, own.input_tokens, own.output_tokens, own.tool_calls],
+        [turns, calls, failed_calls, input_tokens, output_tokens, tool_calls],
+        "{acts:?}"
+    );
     let by_agent = report(&harness, "agent,purpose").await;
     let finder = by_agent.rows.iter().find(|row| row.agent == Some(Some("finder".to_owned())));
     assert_eq!(finder.map_or(0, |row| row.usage.calls), sub_agent_calls, "{acts:?}");

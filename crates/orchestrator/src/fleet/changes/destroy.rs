@@ -21,6 +21,10 @@ impl Changes {
     ) -> Outcome {
         // If the backend is unreachable, the call fails before anything has changed.
         self.shared.backend.ping().await?;
+        // Before the claim, which ends an operation under way: its key may be in doubt from then on until it is gone.
+        if let Some(engine) = self.shared.running(&seen).filter(|_| seen.claim.is_none()) {
+            self.usage.collect_before_end(engine).await;
+        }
         let answer = DestroyedEngine { status: Destroyed::Destroyed, engine_id: seen.engine_id };
         let call = request.claiming_call_with(&answer)?;
         let claim = Claim { call, ..self.transitions.new_claim(Change::Destroy) };

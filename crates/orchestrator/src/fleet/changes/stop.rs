@@ -63,6 +63,7 @@ impl Changes {
         }
         // Nobody can ask it while it does not run. What is known is kept if it does not answer.
         self.inbox.refresh(engine).await;
+        self.usage.collect_before_end(engine).await;
         let started = self.shared.clock.monotonic();
         if let Err(error) = self.shared.backend.stop(row.target(), STOP_GRACE_PERIOD).await
             && !self.has_ended(engine.instance).await

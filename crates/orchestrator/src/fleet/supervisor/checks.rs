@@ -16,6 +16,15 @@ use crate::fleet::supervision::{CheckTarget, KeyState};
 use crate::metrics::labels::CheckResult;
 use crate::registry::EngineRow;
 
+/// What tells whether an engine has something new to report.
+#[derive(Default)]
+struct Tags {
+    /// The tag of the questions that wait for a person.
+    waiting: Option<String>,
+    /// The tag of what it has used.
+    usage: Option<String>,
+}
+
 impl Supervisor {
     /// Checks the health of a running engine. After too many consecutive failed checks it has failed.
     pub(super) async fn check(self: &Arc<Self>, engine_id: EngineId) {
@@ -46,8 +55,15 @@ impl Supervisor {
         let measured = if result.is_ok() { CheckResult::Healthy } else { CheckResult::Unhealthy };
         self.shared.metrics.health_check(measured);
         let reason = match result {
-            Ok(Some(tag)) => return self.inbox.note_tag(engine_id, tag).await,
-            Ok(None) => return,
+            Ok(tags) => {
+                if let Some(tag) = tags.waiting {
+                    self.inbox.note_tag(engine_id, tag).await;
+                }
+                if let Some(tag) = tags.usage {
+                    self.usage.note_tag(engine_id, tag).await;
+                }
+                return;
+            }
             Err(reason) => reason,
         };
         tracing::info!(%engine_id, reason, failed, "An engine failed a health check.");
@@ -75,20 +91,16 @@ impl Supervisor {
         }
     }
 
-    /// Checks an engine's health and, if it is in doubt, whether it accepts the registry's key. Returns the tag of its
-    /// questions, if it proves that it is the engine. Fails with a message.
-    async fn probe_engine(
-        &self,
-        engine_id: EngineId,
-        check_target: &CheckTarget,
-    ) -> Result<Option<String>, String> {
+    /// Checks an engine's health and, if it is in doubt, whether it accepts the registry's key. Returns its tags, if it
+    /// proves that it is the engine. Fails with a message.
+    async fn probe_engine(&self, engine_id: EngineId, check_target: &CheckTarget) -> Result<Tags, String> {
         let CheckTarget { placement, key_hash, .. } = *check_target;
-        let CheckedHealth { address, proof, waiting } =
+        let CheckedHealth { address, proof, waiting, usage } =
             self.client.check_health(engine_id, placement, key_hash, Readiness::BrainOnly).await?;
         let key_in_doubt = match proof {
             KeyProof::Valid => {
                 self.supervision.mark_key_proven(engine_id);
-                return Ok(waiting);
+                return Ok(Tags { waiting, usage });
             }
             KeyProof::Invalid => true,
             KeyProof::Absent if check_target.key_proven => {
@@ -97,17 +109,19 @@ impl Supervisor {
             KeyProof::Absent => check_target.key_state != KeyState::Accepted,
         };
         if !key_in_doubt {
-            return Ok(None);
+            return Ok(Tags::default());
         }
         // While the key is being rotated, or while the registry does not answer, it is unknown which key is valid.
-        let Ok(Some(row)) = self.shared.registry.engine_by_id(engine_id).await else { return Ok(None) };
+        let Ok(Some(row)) = self.shared.registry.engine_by_id(engine_id).await else {
+            return Ok(Tags::default());
+        };
         let Some(key) = self.shared.keys.key(&row).ok().filter(|_| row.claim.is_none()) else {
-            return Ok(None);
+            return Ok(Tags::default());
         };
         match self.client.verify_identity(engine_id, placement, &key).await {
             Ok(()) => {
                 self.supervision.mark_key_accepted(engine_id);
-                Ok(None)
+                Ok(Tags::default())
             }
             Err(ProbeError::KeyRefused { .. }) => {
                 self.supervision.set_key_state(engine_id, KeyState::Refused);

@@ -28,5 +28,6 @@ mod rotation;
 mod scheduled_wakes;
 mod sharing;
 mod supervision;
+mod usage;
 mod versions;
 mod webhooks;

@@ -147,7 +147,7 @@ const NO_ROLLOUT: &str = "ROLLOUT_NOT_FOUND";
 
 /// Every endpoint, including the extensions, with the codes that the contract lists for it or that its general
 /// rules imply.
-const CONTRACT: [(&str, &str, &[&str]); 78] = [
+const CONTRACT: [(&str, &str, &[&str]); 80] = [
     ("GET", "/health", &[]),
     ("POST", "/products/register", &[ADMIN, "PRODUCT_SLUG_EXISTS"]),
     ("PUT", "/products/{product_id}/policy", &[ADMIN, "PRODUCT_NOT_FOUND"]),
@@ -245,6 +245,8 @@ const CONTRACT: [(&str, &str, &[&str]); 78] = [
     ("DELETE", "/engines/{user_id}/tokens/{token_id}", &[KEY, DENIED, NOT_FOUND, "TOKEN_NOT_FOUND"]),
     ("GET", "/origins", &[KEY]),
     ("GET", "/inbox", &[KEY]),
+    ("GET", "/usage", &[KEY]),
+    ("GET", "/fleet/usage", &[ADMIN]),
     ("PUT", "/origins", &[KEY, DENIED]),
     (
         "GET",

@@ -27,6 +27,7 @@ use api::orchestrator::{
 use api::product_keys::{CreatedPlatformKey, PlatformKeyList, RevokedPlatformKey};
 use api::product_state::{DeletionPlan, ProductDetails};
 use api::rollout::{Rollout, RolloutList};
+use api::usage_days::{FleetUsage, ProductUsage};
 use api::version::{ChangedVersion, MovedEngines, VersionList};
 use axum::body::to_bytes;
 use axum::extract::MatchedPath;
@@ -121,6 +122,8 @@ fn matches_contract_type(method: &str, route: &str, body: &[u8]) -> bool {
         ("GET", "/engines/{user_id}/tokens") => parses_as::<TokenList>(body),
         ("DELETE", "/engines/{user_id}/tokens/{token_id}") => parses_as::<RevokedToken>(body),
         ("GET", "/inbox") => parses_as::<Inbox>(body),
+        ("GET", "/usage") => parses_as::<ProductUsage>(body),
+        ("GET", "/fleet/usage") => parses_as::<FleetUsage>(body),
         ("GET" | "PUT", "/origins") => parses_as::<AllowedOrigins>(body),
         ("GET", "/webhooks") => parses_as::<AuditWebhookList>(body),
         ("POST", "/webhooks") => parses_as::<CreatedAuditWebhook>(body),

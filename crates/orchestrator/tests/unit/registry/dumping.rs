@@ -69,6 +69,8 @@ async fn fill_the_other_tables(fixture: &Fixture) {
         // Not copied: it is nobody's, and runs here only.
         "INSERT INTO warm_engines SELECT 'eng_warm', product_id, 'ready', 1, 'hash', 'sealed', 'sealed', \
          'svc-engine:0.1.0', '{}', 9, 'instance' FROM products",
+        "INSERT INTO usage_days SELECT product_id, 20000, engine_id, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, '{}' FROM engines",
+        "INSERT INTO admit_days SELECT product_id, 20000, 'run', 1, 2, 3, 4 FROM products",
         "UPDATE products SET state = 'disabled', state_since = 5, engines_to_delete = 4, former_slug = 'shop'",
     ];
     for statement in statements {

@@ -5,6 +5,7 @@ mod idempotency;
 mod metrics;
 mod plans;
 mod postgres;
+mod usage;
 mod verifying;
 mod warm;
 

@@ -119,6 +119,8 @@ struct State {
     busy: HashSet<EngineId>,
     /// When schedules of engines are due.
     next_due: HashMap<EngineId, String>,
+    /// What engines report to have used.
+    usage: HashMap<EngineId, Vec<api::usage_days::UsageOfDay>>,
     /// What engines were last told about browsers.
     browser_access: HashMap<EngineId, Value>,
     frozen: HashSet<EngineId>,
@@ -153,6 +155,7 @@ impl FaultBackend {
             occupied_ports: HashSet::new(),
             busy: HashSet::new(),
             next_due: HashMap::new(),
+            usage: HashMap::new(),
             browser_access: HashMap::new(),
             frozen: HashSet::new(),
             probe_counts: HashMap::new(),

@@ -253,6 +253,8 @@ async fn an_engine_lives() -> BTreeSet<RecordedResponse> {
         "/fleet/events",
         "/engines",
         "/inbox",
+        "/usage",
+        "/fleet/usage",
         "/audit",
         "/events",
         "/status",

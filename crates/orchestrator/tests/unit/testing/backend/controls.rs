@@ -1,5 +1,8 @@
 //! What a test makes the simulated backend do, and what it learns from it.
 
+use api::usage::Day;
+use api::usage_days::{UsageCounts, UsageOfDay};
+
 use super::*;
 
 impl FaultBackend {
@@ -49,6 +52,15 @@ impl FaultBackend {
             Some(at) => state.next_due.insert(engine_id, at.to_string()),
             None => state.next_due.remove(&engine_id),
         };
+    }
+
+    /// Sets the turns that this engine has counted on each day.
+    pub(crate) fn set_usage(&self, engine_id: EngineId, turns_by_day: &[(i64, u64)]) {
+        let days = turns_by_day.iter().map(|(day, turns)| UsageOfDay {
+            day: Day::from_unix_days(*day),
+            counts: UsageCounts { turns: *turns, ..UsageCounts::default() },
+        });
+        self.state().usage.insert(engine_id, days.collect());
     }
 
     /// Makes this engine answer nothing until it is launched again.

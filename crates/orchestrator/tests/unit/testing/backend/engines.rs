@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 
 use api::engine::{EngineHealth, Subsystems};
+use api::usage::Day;
+use api::usage_days::MAX_DAYS_PER_REPORT;
 use api::{EngineKey, KeyHash};
 use backend::{HealthReport, KeyProof, Probe, ProbeError};
 use futures::future::BoxFuture;
@@ -20,7 +22,7 @@ impl FaultBackend {
     ) -> Result<Value, ProbeError> {
         let mut state = self.state();
         let found = state.engine_at(address).map(|(engine_id, _)| engine_id);
-        let State { running, busy, next_due, browser_access, .. } = &mut *state;
+        let State { running, busy, next_due, browser_access, usage, .. } = &mut *state;
         let Some((engine_id, (_, launch))) =
             found.and_then(|found| running.get_mut(&found).map(|run| (found, run)))
         else {
@@ -44,6 +46,12 @@ impl FaultBackend {
                 Ok(json!({"active": active, "configured": "info", "expires_at": expires_at}))
             }
             Some("waiting") => Ok(json!({"questions": []})),
+            Some("usage_days") => {
+                let from = command["from"].as_str().map_or(0, |day| day.parse::<Day>().unwrap().unix_days());
+                let days = usage.get(&engine_id).into_iter().flatten();
+                let days = days.filter(|used| used.day.unix_days() >= from).take(MAX_DAYS_PER_REPORT);
+                Ok(json!({"days": days.collect::<Vec<_>>()}))
+            }
             Some("quiesce") => Ok(json!({"quiesced": command["lift"] != true && !busy.contains(&engine_id)})),
             Some("next_due") => Ok(json!({"next_due_at": next_due.get(&engine_id)})),
             Some("activity") => Ok(json!({
@@ -109,7 +117,9 @@ impl Probe for FaultBackend {
                 Some(_) if state.proves_keys => KeyProof::Invalid,
                 Some(_) | None => KeyProof::Absent,
             };
-            Ok(HealthReport { health, proof, waiting: None })
+            let used = engine.and_then(|(engine_id, _)| state.usage.get(&engine_id));
+            let usage = used.map(|days| format!("{days:?}"));
+            Ok(HealthReport { health, proof, waiting: None, usage })
         })
     }
 
