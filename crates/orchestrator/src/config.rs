@@ -183,7 +183,7 @@ impl Config {
         for (name, value) in &self.engine_env {
             // A length before each value, so that no two environments are the same text.
             let value = value.expose_secret();
-            text.push_str(&format!("\n{name} {} {value}", value.len()));
+            text.extend(["\n", name, " ", &value.len().to_string(), " ", value]);
         }
         let text = SecretString::from(text);
         hex::encode(self.master_key.derive(text.expose_secret()).as_slice())

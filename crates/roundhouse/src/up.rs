@@ -42,8 +42,8 @@ use crate::{orchestrator_command, trace_export};
 const PRODUCT: &str = "demo";
 /// The audit log's reason for engines that were put to sleep when `up` ended.
 const SLEEP_REASON: &str = "up_ended";
-/// What `--open` opens: the orchestrator's page for browsers.
-const OPEN_PATH: &str = "/";
+/// What `--open` opens.
+const CONSOLE_PATH: &str = "/console";
 
 /// Arguments of `roundhouse up`.
 #[derive(clap::Args)]
@@ -57,7 +57,7 @@ pub(crate) struct Args {
     /// The address of this machine to listen on. `0.0.0.0` is all of them, as needed in a container.
     #[arg(long, value_name = "ADDRESS", default_value_t = Ipv4Addr::LOCALHOST.into())]
     host: IpAddr,
-    /// Open the orchestrator's page, which says how to go on, in a browser.
+    /// Open the console in a browser.
     #[arg(long)]
     open: bool,
 }
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             is_default_folder: args.dir.is_none(),
             model,
         };
-        let page = args.open.then(|| format!("{}{OPEN_PATH}", guide.base));
+        let page = args.open.then(|| format!("{}{CONSOLE_PATH}", guide.base));
         let served = serve(orchestrator, listener, &guide, page, &mut signals).await;
         trace_export::end(exporter).await;
         served

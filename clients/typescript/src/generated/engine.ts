@@ -4172,7 +4172,7 @@ export interface components {
             methods: components["schemas"]["RpcMethod"][];
         };
         /** @description The results of the methods and operations. */
-        RpcOutcome: components["schemas"]["RpcMethods"] | components["schemas"]["Quiesced"] | components["schemas"]["Activity"] | components["schemas"]["NextDue"] | components["schemas"]["WaitingQuestions"] | components["schemas"]["LogFilter"] | components["schemas"]["GatewayConfig"] | components["schemas"]["QuotaState"] | components["schemas"]["CacheState"] | components["schemas"]["ToolOutput"] | components["schemas"]["MemoryResults"] | components["schemas"]["KnowledgeList"] | components["schemas"]["Knowledge"] | components["schemas"]["FactList"] | components["schemas"]["Fact"] | components["schemas"]["Deleted"] | unknown | unknown | components["schemas"]["CassetteReport"] | unknown | components["schemas"]["RpcOutcomeDone"];
+        RpcOutcome: components["schemas"]["RpcMethods"] | components["schemas"]["Quiesced"] | components["schemas"]["Activity"] | components["schemas"]["NextDue"] | components["schemas"]["WaitingQuestions"] | components["schemas"]["UsageDays"] | components["schemas"]["LogFilter"] | components["schemas"]["GatewayConfig"] | components["schemas"]["QuotaState"] | components["schemas"]["CacheState"] | components["schemas"]["ToolOutput"] | components["schemas"]["MemoryResults"] | components["schemas"]["KnowledgeList"] | components["schemas"]["Knowledge"] | components["schemas"]["FactList"] | components["schemas"]["Fact"] | components["schemas"]["Deleted"] | unknown | unknown | components["schemas"]["CassetteReport"] | unknown | components["schemas"]["RpcOutcomeDone"];
         /**
          * Done
          * @description The empty result of `set_config`, `reload` and `set_key_hash`.
@@ -5195,6 +5195,54 @@ export interface components {
             /** @description The answers of the run. */
             run: components["schemas"]["CassetteUsage"];
         };
+        /** @description The counts of one engine and day. Each only grows while the day is kept. */
+        UsageCounts: {
+            /**
+             * Format: int64
+             * @description Prompt tokens read from the provider's cache.
+             */
+            cache_read_tokens: number;
+            /**
+             * Format: int64
+             * @description The calls of models, failed ones included.
+             */
+            calls: number;
+            /**
+             * Format: int64
+             * @description The cost of the calls whose price is known, in billionths of a US dollar.
+             */
+            cost_nano_usd: number;
+            /**
+             * Format: int64
+             * @description The calls that gave no answer.
+             */
+            failed_calls: number;
+            /**
+             * Format: int64
+             * @description All prompt tokens, including cached ones.
+             */
+            input_tokens: number;
+            /**
+             * Format: int64
+             * @description All output tokens, including reasoning.
+             */
+            output_tokens: number;
+            /**
+             * Format: int64
+             * @description The tool calls of the model that have run.
+             */
+            tool_calls: number;
+            /**
+             * Format: int64
+             * @description The turns that have ended.
+             */
+            turns: number;
+            /**
+             * Format: int64
+             * @description The calls whose price is not known.
+             */
+            unpriced_calls: number;
+        };
         /** @description The data of `usage`: cumulative for the turn, including voided model steps, which are billed too. */
         UsageData: {
             /**
@@ -5236,6 +5284,14 @@ export interface components {
              */
             ts: number;
             turn_id: components["schemas"]["TurnId"];
+        };
+        /**
+         * @description Result of the telemetry operation `usage_days`: what the engine itself has used, unlike `GET /usage` without what it
+         *     has imported.
+         */
+        UsageDays: {
+            /** @description The days from `from` on, oldest first: at most 100. */
+            days: components["schemas"]["UsageOfDay"][];
         };
         /** @description A message of type `usage`. */
         UsageEvent: {
@@ -5312,6 +5368,13 @@ export interface components {
              * @description The calls whose price is not known, which `cost_usd` lacks.
              */
             unpriced_calls: number;
+        };
+        /** @description What an engine has used on one day. */
+        UsageOfDay: {
+            /** @description What was used. */
+            counts: components["schemas"]["UsageCounts"];
+            /** @description The day in UTC. */
+            day: components["schemas"]["Day"];
         };
         /** @description Response of `GET /usage`. */
         UsageReport: {
@@ -7640,6 +7703,8 @@ export interface operations {
                 headers: {
                     /** @description Proof of the key, if the request has a challenge */
                     "X-Engine-Proof"?: string;
+                    /** @description Beside the proof: changes with what the engine has used */
+                    "X-Engine-Usage"?: string;
                     /** @description Beside the proof: changes with the questions that wait */
                     "X-Engine-Waiting"?: string;
                     "X-Request-Id": components["headers"]["X-Request-Id"];

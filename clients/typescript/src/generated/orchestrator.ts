@@ -637,6 +637,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/fleet/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns what the engines of all products have used, by day in UTC or by product. */
+        get: operations["get_fleet_usage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/health": {
         parameters: {
             query?: never;
@@ -910,6 +927,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Returns what the calling product's engines have used, by day in UTC or by engine: turns, tokens, costs, tool calls, and
+         *     the admits. Engines that were deleted stay in the sums.
+         */
+        get: operations["get_product_usage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/webhooks": {
         parameters: {
             query?: never;
@@ -1057,6 +1094,29 @@ export interface components {
             auto_provision?: boolean;
             /** @description Wake the engine if it sleeps. */
             auto_wake?: boolean;
+        };
+        /** @description The admits by outcome. */
+        AdmitCounts: {
+            /**
+             * Format: int64
+             * @description Those that were answered with a running engine.
+             */
+            admitted: number;
+            /**
+             * Format: int64
+             * @description Those that were answered with a reason why there is no running engine.
+             */
+            denied: number;
+            /**
+             * Format: int64
+             * @description Those that failed because of the orchestrator, its registry or its backend.
+             */
+            failed: number;
+            /**
+             * Format: int64
+             * @description Those that a rule refused, such as a rate limit or a quota.
+             */
+            refused: number;
         };
         /** @description Body and response of `/origins`: the origins of the product's pages. */
         AllowedOrigins: {
@@ -1327,6 +1387,11 @@ export interface components {
             /** @description The key, for `X-Platform-Key`. It is returned only here. */
             platform_api_key: components["schemas"]["PlatformKey"];
         };
+        /**
+         * Format: date
+         * @example 2026-11-26
+         */
+        Day: string;
         /** @description A row that was given up. */
         DeadLetter: {
             /**
@@ -1629,6 +1694,37 @@ export interface components {
              */
             unhealthy_count: number;
         };
+        /** @description Response of `GET /fleet/usage`. */
+        FleetUsage: {
+            /** @description The first day. */
+            from: components["schemas"]["Day"];
+            /** @description The `after` of the next page; null on the last one. */
+            next?: string | null;
+            /** @description The rows, ordered by day or by product. */
+            rows: components["schemas"]["FleetUsageRow"][];
+            /** @description The last day. */
+            to: components["schemas"]["Day"];
+            /** @description The sum of all rows, those of other pages included. */
+            total: components["schemas"]["UsageSums"];
+            /** @description All admits of these days. */
+            total_admits: components["schemas"]["AdmitCounts"];
+        };
+        /** @description A group of `GET /fleet/usage`. */
+        FleetUsageRow: {
+            /**
+             * Format: int64
+             * @description The engines that have used something that day; with `group_by=day`.
+             */
+            active_engines?: number | null;
+            /** @description The admits. */
+            admits: components["schemas"]["AdmitCounts"];
+            day?: components["schemas"]["Day"] | null;
+            display_name?: components["schemas"]["DisplayName"] | null;
+            product_id?: components["schemas"]["ProductId"] | null;
+            slug?: components["schemas"]["Slug"] | null;
+            /** @description What was used. */
+            usage: components["schemas"]["UsageSums"];
+        };
         /** @description Response of `GET /health`. */
         Health: {
             error?: components["schemas"]["ErrorDetail"] | null;
@@ -1921,6 +2017,37 @@ export interface components {
             /** @description Whether it is in use. Answers of earlier versions have none. */
             state: components["schemas"]["ProductState"];
             updated_at: components["schemas"]["Timestamp"] | null;
+        };
+        /** @description Response of `GET /usage`. */
+        ProductUsage: {
+            /** @description The first day. */
+            from: components["schemas"]["Day"];
+            /** @description The `after` of the next page; null on the last one. */
+            next?: string | null;
+            /** @description The rows, ordered by day or by engine. */
+            rows: components["schemas"]["ProductUsageRow"][];
+            /** @description The last day. */
+            to: components["schemas"]["Day"];
+            /** @description The sum of all rows, those of other pages included. */
+            total: components["schemas"]["UsageSums"];
+            /** @description All admits of these days. */
+            total_admits: components["schemas"]["AdmitCounts"];
+        };
+        /** @description A group of `GET /usage`. */
+        ProductUsageRow: {
+            /**
+             * Format: int64
+             * @description The engines that have used something that day; with `group_by=day`.
+             */
+            active_engines?: number | null;
+            admits?: components["schemas"]["AdmitCounts"] | null;
+            day?: components["schemas"]["Day"] | null;
+            /** @description The engine; with `group_by=engine`. Null for the sum of all engines that were deleted. */
+            engine_id?: string | null;
+            /** @description What was used. */
+            usage: components["schemas"]["UsageSums"];
+            /** @description The engine's user; with `group_by=engine`. Null for the sum of all engines that were deleted. */
+            user_id?: string | null;
         };
         /** @description Body of `POST /engines/provision`. */
         ProvisionEngine: {
@@ -2331,6 +2458,54 @@ export interface components {
             paused?: boolean | null;
             /** @description Where rows are sent from now on. */
             url?: string | null;
+        };
+        /** @description What engines have used. */
+        UsageSums: {
+            /**
+             * Format: int64
+             * @description Prompt tokens read from the provider's cache.
+             */
+            cache_read_tokens: number;
+            /**
+             * Format: int64
+             * @description The calls of models, failed ones included.
+             */
+            calls: number;
+            /**
+             * Format: double
+             * @description The cost in US dollars of the calls whose price is known.
+             */
+            cost_usd: number;
+            /**
+             * Format: int64
+             * @description The calls that gave no answer.
+             */
+            failed_calls: number;
+            /**
+             * Format: int64
+             * @description All prompt tokens, including cached ones.
+             */
+            input_tokens: number;
+            /**
+             * Format: int64
+             * @description All output tokens, including reasoning.
+             */
+            output_tokens: number;
+            /**
+             * Format: int64
+             * @description The tool calls of the model that have run.
+             */
+            tool_calls: number;
+            /**
+             * Format: int64
+             * @description The turns that have ended.
+             */
+            turns: number;
+            /**
+             * Format: int64
+             * @description The calls whose price is not known, which `cost_usd` lacks.
+             */
+            unpriced_calls: number;
         };
         /** @description 1 to 256 bytes of UTF-8 without control characters */
         UserId: string;
@@ -7810,6 +7985,84 @@ export interface operations {
             };
         };
     };
+    get_fleet_usage: {
+        parameters: {
+            query?: {
+                /** @description The first day in UTC, such as 2026-11-26; by default 29 days before the last one */
+                from?: string;
+                /** @description The last day in UTC; by default today */
+                to?: string;
+                /** @description `day` (the default) or `product` */
+                group_by?: string;
+                /** @description The maximum number of rows: 1 to 500, 100 by default */
+                limit?: number;
+                /** @description The `next` of the page before */
+                after?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of the groups, and the total */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FleetUsage"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     get_health: {
         parameters: {
             query?: never;
@@ -9550,6 +9803,109 @@ export interface operations {
                 };
             };
             /** @description `INVALID_REQUEST`: both keys and `X-Product-Id` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_PLATFORM_KEY`; with the admin key `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PRODUCT_DISABLED`: the operator has disabled the product, or is deleting it */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description With the admin key `PRODUCT_NOT_FOUND` */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    get_product_usage: {
+        parameters: {
+            query?: {
+                /** @description The first day in UTC, such as 2026-11-26; by default 29 days before the last one */
+                from?: string;
+                /** @description The last day in UTC; by default today */
+                to?: string;
+                /** @description `day` (the default) or `engine` */
+                group_by?: string;
+                /** @description The maximum number of rows: 1 to 500, 100 by default */
+                limit?: number;
+                /** @description The `next` of the page before */
+                after?: string;
+            };
+            header?: {
+                /** @description The product that an operator acts for, beside `X-Admin-Key`; a product leaves it out */
+                "X-Product-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of the groups, and the total */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProductUsage"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use super::CONSOLE_PATH;
 use super::folder::{PLATFORM_HEADER_FILE, PLATFORM_KEY_FILE};
 
 /// The values that the guide's commands need.
@@ -33,6 +34,7 @@ impl fmt::Display for Guide<'_> {
         writeln!(f, "  folder   {}", folder.display())?;
         writeln!(f, "  product  demo, its key in {PLATFORM_KEY_FILE} of the folder")?;
         writeln!(f, "  model    {model}")?;
+        writeln!(f, "  console  {base}{CONSOLE_PATH}")?;
         if !bound.ip().is_loopback() {
             write_warning(f, *bound)?;
         }

@@ -226,25 +226,16 @@ async fn kill_in_each_moment(change: Change, before: &str, moments: &[KillMoment
     drop(orchestrator);
 }
 
-/// Deletes a user's engine. A daemon that many stories keep busy may not answer in time: then it is asked again, as a
-/// caller would.
+/// Deletes a user's engine. A daemon that many stories keep busy may not answer in time: then the engine is `destroying`
+/// until the orchestrator has finished that by itself.
 async fn delete_patiently(product: &Product, user: &str) {
-    let mut asked_before = false;
-    eventually("the engine is deleted", async || {
-        let answer = product.delete(user).await;
-        match answer.status {
-            502 => answer.assert_error(502, "BACKEND_ERROR"),
-            404 if asked_before => answer.assert_error(404, "ENGINE_NOT_FOUND"),
-            _ => {
-                answer.assert_ok("status:text engine_id:engine");
-                return Some(());
-            }
-        };
-        let is_gone = asked_before && answer.status == 404;
-        asked_before = true;
-        is_gone.then_some(())
-    })
-    .await;
+    let answer = product.delete(user).await;
+    if answer.status == 502 {
+        answer.assert_error(502, "BACKEND_ERROR");
+    } else {
+        answer.assert_ok("status:text engine_id:engine");
+    }
+    eventually("the engine is gone", async || (product.get(user).await.status == 404).then_some(())).await;
 }
 
 #[tokio::test]

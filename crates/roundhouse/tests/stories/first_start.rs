@@ -155,9 +155,9 @@ async fn the_browser_is_opened_and_one_that_is_missing_is_no_failure() {
     })
     .await;
     let page = client().get(opened.trim()).send().await.unwrap();
-    assert_eq!((page.status().as_u16(), page.url().path()), (200, "/"), "{opened}");
+    assert_eq!((page.status().as_u16(), page.url().path()), (200, "/console"), "{opened}");
     let page = page.text().await.unwrap();
-    assert!(page.contains("roundhouse chat --user ada") && page.contains("/openapi.json"), "{page}");
+    assert!(page.contains("<div id=\"app\"></div>"), "{page}");
     up.signal_and_wait(Signal::TERM).await.assert_success();
 
     let fleet = fleet.with_env("BROWSER", "/no/such/browser");

@@ -317,7 +317,8 @@ async fn a_provision_is_quicker_with_a_warm_engine() {
 
     let _orchestrator = fleet.deployment.start().await;
     let warm = provision_times(&product, count, async || drop(fleet.wait_ready(1).await)).await;
-    assert_eq!(fleet.claims("hit").await, f64::from(u32::try_from(count).unwrap()), "each took one");
+    let missed = f64::from(u32::try_from(count).unwrap()) - fleet.claims("hit").await;
+    assert!(missed.abs() < 0.5, "each took one");
     let at = |times: &[Duration], percent: usize| times[(times.len() - 1) * percent / 100];
     for (name, times) in [("without a pool", &cold), ("with a warm engine", &warm)] {
         println!("{count} provisions {name}: p50 {:.1?}, p99 {:.1?}", at(times, 50), at(times, 99));

@@ -68,7 +68,7 @@ struct World {
 
 impl World {
     /// Notes the engine of a user. Nobody else may ever have had it.
-    async fn note(&mut self, engine: Known, is_new: bool) {
+    fn note(&mut self, engine: Known, is_new: bool) {
         let first = self.seen.entry(engine.id.clone()).or_insert_with(|| engine.clone());
         assert_eq!(*first, engine, "an engine of two users");
         assert!(!self.seen.values().any(|other| other.id != engine.id && other.key == engine.key));
@@ -90,6 +90,20 @@ impl World {
             .collect();
         assert_eq!(tasks, expected.iter().copied().collect(), "{engine:?}");
     }
+}
+
+/// What became of a provision that was interrupted: the engine's record, if there is one.
+async fn outcome(product: &Product, user: &str) -> Option<Value> {
+    // What was interrupted may be rolled back first.
+    eventually("it is known what became of the provision", async || {
+        let answer = product.get(user).await;
+        match (answer.status, answer.body["status"].as_str()) {
+            (404, _) => Some(None),
+            (200, Some("running")) => Some(Some(answer.body)),
+            _ => None,
+        }
+    })
+    .await
 }
 
 /// Kills come at random moments of a round, in which users of two products are provisioned and deleted while the pool is
@@ -153,16 +167,7 @@ async fn however_often_the_orchestrator_is_killed_no_engine_has_two_users() {
 
         for owner in &users {
             let product = world.products[owner.0].clone();
-            // An interrupted provision is rolled back first.
-            let record = eventually("it is known what became of the provision", async || {
-                let answer = product.get(&owner.1).await;
-                match (answer.status, answer.body["status"].as_str()) {
-                    (404, _) => Some(None),
-                    (200, Some("running")) => Some(Some(answer.body)),
-                    _ => None,
-                }
-            })
-            .await;
+            let record = outcome(&product, &owner.1).await;
             let Some(record) = record else {
                 assert!(!answers.contains_key(owner), "an engine that was answered is gone: {owner:?}");
                 continue;
@@ -174,7 +179,7 @@ async fn however_often_the_orchestrator_is_killed_no_engine_has_two_users() {
             counts.taken += usize::from(marked.contains(&engine.id));
             world.check(&engine, &record, &[]).await;
             Engine::new(&record).execute(&owner.1, "Hello!").await.collect().await;
-            world.note(engine, true).await;
+            world.note(engine, true);
         }
         if let Some(leaving) = leaving {
             let answer = world.products[leaving.owner.0].delete(&leaving.owner.1).await;
@@ -192,7 +197,7 @@ async fn however_often_the_orchestrator_is_killed_no_engine_has_two_users() {
         let record = world.products[engine.owner.0].get(&engine.owner.1).await.body;
         assert_eq!(known(&engine.owner, &record), engine);
         world.check(&engine, &record, &[&engine.owner.1]).await;
-        world.note(engine.clone(), false).await;
+        world.note(engine.clone(), false);
         assert_eq!(world.products[engine.owner.0].delete(&engine.owner.1).await.status, 200);
     }
     assert_eq!(orchestrator.operate(Method::POST, "/fleet/drain").await.status, 200);

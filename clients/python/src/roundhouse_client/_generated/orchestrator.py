@@ -3,9 +3,36 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+
+class AdmitCounts(BaseModel):
+    """
+    The admits by outcome.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    admitted: int
+    """
+    Those that were answered with a running engine.
+    """
+    denied: int
+    """
+    Those that were answered with a reason why there is no running engine.
+    """
+    failed: int
+    """
+    Those that failed because of the orchestrator, its registry or its backend.
+    """
+    refused: int
+    """
+    Those that a rule refused, such as a rate limit or a quota.
+    """
 
 
 class AuditRow(BaseModel):
@@ -1149,6 +1176,52 @@ class Transition(BaseModel):
     to: Literal["provisioning", "running", "sleeping", "stopped", "failed", "destroying"] | str | None
 
 
+class UsageSums(BaseModel):
+    """
+    What engines have used.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    cache_read_tokens: int
+    """
+    Prompt tokens read from the provider's cache.
+    """
+    calls: int
+    """
+    The calls of models, failed ones included.
+    """
+    cost_usd: float
+    """
+    The cost in US dollars of the calls whose price is known.
+    """
+    failed_calls: int
+    """
+    The calls that gave no answer.
+    """
+    input_tokens: int
+    """
+    All prompt tokens, including cached ones.
+    """
+    output_tokens: int
+    """
+    All output tokens, including reasoning.
+    """
+    tool_calls: int
+    """
+    The tool calls of the model that have run.
+    """
+    turns: int
+    """
+    The turns that have ended.
+    """
+    unpriced_calls: int
+    """
+    The calls whose price is not known, which `cost_usd` lacks.
+    """
+
+
 class VersionCount(BaseModel):
     """
     The engines of a product on one image.
@@ -1654,6 +1727,26 @@ class FleetOverview(FleetStatus):
     """
 
 
+class FleetUsageRow(BaseModel):
+    """
+    A group of `GET /fleet/usage`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    active_engines: int | None = None
+    """
+    The engines that have used something that day; with `group_by=day`.
+    """
+    admits: AdmitCounts
+    day: date | None = None
+    display_name: str | None = None
+    product_id: str | None = None
+    slug: str | None = None
+    usage: UsageSums
+
+
 class Health(BaseModel):
     """
     Response of `GET /health`.
@@ -1758,6 +1851,31 @@ class ProductList(BaseModel):
     total: int
     """
     The total number of products.
+    """
+
+
+class ProductUsageRow(BaseModel):
+    """
+    A group of `GET /usage`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    active_engines: int | None = None
+    """
+    The engines that have used something that day; with `group_by=day`.
+    """
+    admits: AdmitCounts | None = None
+    day: date | None = None
+    engine_id: str | None = None
+    """
+    The engine; with `group_by=engine`. Null for the sum of all engines that were deleted.
+    """
+    usage: UsageSums
+    user_id: str | None = None
+    """
+    The engine's user; with `group_by=engine`. Null for the sum of all engines that were deleted.
     """
 
 
@@ -1938,6 +2056,34 @@ class DrainProgress(BaseModel):
     """
 
 
+class FleetUsage(BaseModel):
+    """
+    Response of `GET /fleet/usage`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    from_: Annotated[date, Field(alias="from")]
+    """
+    The first day.
+    """
+    next: str | None = None
+    """
+    The `after` of the next page; null on the last one.
+    """
+    rows: list[FleetUsageRow]
+    """
+    The rows, ordered by day or by product.
+    """
+    to: date
+    """
+    The last day.
+    """
+    total: UsageSums
+    total_admits: AdmitCounts
+
+
 class Inbox(BaseModel):
     """
     Response of `GET /inbox`.
@@ -1950,3 +2096,31 @@ class Inbox(BaseModel):
     """
     The page, oldest question first.
     """
+
+
+class ProductUsage(BaseModel):
+    """
+    Response of `GET /usage`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    from_: Annotated[date, Field(alias="from")]
+    """
+    The first day.
+    """
+    next: str | None = None
+    """
+    The `after` of the next page; null on the last one.
+    """
+    rows: list[ProductUsageRow]
+    """
+    The rows, ordered by day or by engine.
+    """
+    to: date
+    """
+    The last day.
+    """
+    total: UsageSums
+    total_admits: AdmitCounts

@@ -35,7 +35,8 @@ fn what_cannot_be_claimed_is_replaced_and_what_nobody_is_at_is_ended() {
     assert_eq!(planned.boot, [product, product]);
     let mut expected = [unusable.engine_id, abandoned.engine_id, half_ended.engine_id];
     let mut ended = planned.end;
-    (expected.sort(), ended.sort());
+    expected.sort();
+    ended.sort();
     assert_eq!(ended, expected);
 }
 

@@ -113,8 +113,8 @@ async fn the_router_and_the_document_have_the_same_routes() {
         let methods = allowed.split(',').filter(|method| *method != "HEAD");
         served.extend(methods.map(|method| (path.clone(), method.to_owned())));
     }
-    for beside in ["/", "/openapi.json"] {
-        assert!(served.remove(&(beside.to_owned(), "GET".to_owned())), "{served:?}");
+    for beside in ["/", "/openapi.json"].map(str::to_owned).into_iter().chain(pages::CONSOLE.paths()) {
+        assert!(served.remove(&(beside, "GET".to_owned())), "{served:?}");
     }
     let documented =
         api_operations().iter().map(|operation| (operation.path.clone(), operation.method.clone()));

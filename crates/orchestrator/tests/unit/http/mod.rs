@@ -90,6 +90,7 @@ async fn the_start_page_needs_no_key_and_runs_nothing() {
         assert!(page.contains(&format!("href=\"{path}\"")), "{page}");
         assert_eq!(app.send("GET", path, &[], "").await.0, 200);
     }
+    assert!(page.contains("href=\"console\""), "{page}");
     let style = page.split_once("<style>").unwrap().1.split_once("</style>").unwrap().0;
     let hash = BASE64_STANDARD.encode(Sha256::digest(style));
     let policy = headers["content-security-policy"].to_str().unwrap();
@@ -104,6 +105,30 @@ async fn the_start_page_needs_no_key_and_runs_nothing() {
     );
     let refused = request("POST").await.unwrap();
     assert_eq!((refused.status().as_u16(), refused.headers()["allow"].to_str().unwrap()), (405, "GET,HEAD"));
+}
+
+#[tokio::test]
+async fn the_console_is_beside_the_api_and_there_before_it() {
+    let app = TestApp::new().await;
+    let asset = format!("/console/{}/app.js", pages::CONSOLE.hash);
+    let starting = crate::http::StartupGate::new();
+    for path in ["/console", &asset] {
+        let request = || axum::http::Request::get(path).body(axum::body::Body::empty()).unwrap();
+        let ready = app.router().oneshot(request()).await.unwrap();
+        let early = starting.clone().oneshot(request()).await.unwrap();
+        assert_eq!((ready.status().as_u16(), early.status().as_u16()), (200, 200), "{path}");
+        assert!(
+            ready.headers().contains_key("content-security-policy")
+                && early.headers().contains_key("x-request-id")
+        );
+    }
+    // What is not the console is refused until the API is there.
+    let other = axum::http::Request::get("/console/x").body(axum::body::Body::empty()).unwrap();
+    assert_eq!(starting.clone().oneshot(other).await.unwrap().status(), 503);
+    assert_eq!(app.send("GET", "/console/x", &[], "").await.0, 404);
+    assert_eq!(app.send("POST", "/console", &[], "").await.0, 405);
+    let documented = serde_json::to_string(&document()).unwrap();
+    assert!(!documented.contains("/console"));
 }
 
 #[tokio::test]

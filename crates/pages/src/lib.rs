@@ -1,0 +1,20 @@
+//! The pages for browsers that the binary serves. They are part of it, compressed, and load nothing from elsewhere.
+//!
+//! A [`Site`] is an index at an address of its own, and assets below it whose address has the hash of them all. The index
+//! is asked for anew each time, which costs a few bytes while nothing has changed; an asset is kept for ever.
+//!
+//! Pages need no key: what they show, they ask the API for with the key that their user enters.
+
+mod encoding;
+mod site;
+
+pub use self::site::{Asset, Site};
+pub use self::sites::CONSOLE;
+
+/// The tables that the build has written.
+#[expect(clippy::unreadable_literal, reason = "nobody reads a size that is generated")]
+mod sites {
+    use crate::site::{Asset, Site};
+
+    include!(concat!(env!("OUT_DIR"), "/sites.rs"));
+}

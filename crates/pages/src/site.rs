@@ -1,0 +1,171 @@
+//! A site: its files, and the routes that serve them.
+
+use std::io::Read as _;
+
+use api::ErrorCode;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Path;
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, LOCATION,
+    REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use flate2::read::GzDecoder;
+use http_service::http::ApiError;
+
+use crate::encoding::accepts_gzip;
+
+/// What a page may do: run and show what its own origin serves, and talk to that. No script or style can come with
+/// data, nothing can be sent elsewhere, and nobody can frame it. Text is never parsed as HTML by a script.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src 'self' data: blob:; font-src 'self'; base-uri 'none'; form-action 'none'; \
+                      frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+/// Features of browsers that no page uses.
+const PERMISSIONS: &str = "camera=(), geolocation=(), microphone=(), payment=(), usb=()";
+/// The headers of every answer of a site.
+const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
+    (CONTENT_SECURITY_POLICY, POLICY),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "no-referrer"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (HeaderName::from_static("permissions-policy"), PERMISSIONS),
+];
+/// For a file whose address names its content.
+const FOR_EVER: &str = "public, max-age=31536000, immutable";
+
+/// A folder of pages with all that they load.
+#[derive(Debug)]
+pub struct Site {
+    /// The first part of its address, as in `/console`.
+    pub mount: &'static str,
+    /// The hash of all its files, the second part of its assets' addresses.
+    pub hash: &'static str,
+    /// The page at its address.
+    pub index: Asset,
+    /// All other files, sorted by path.
+    pub assets: &'static [Asset],
+}
+
+/// A file of a site.
+#[derive(Debug)]
+pub struct Asset {
+    /// Its path in the site.
+    pub path: &'static str,
+    /// Its media type.
+    pub content_type: &'static str,
+    /// The hash of its content, in quotation marks as in the header.
+    pub etag: &'static str,
+    /// Its size in bytes.
+    pub size: usize,
+    /// Its content, compressed.
+    pub gzip: &'static [u8],
+}
+
+impl Site {
+    /// The routes' templates.
+    pub fn paths(&self) -> [String; 3] {
+        let mount = self.mount;
+        [format!("/{mount}"), format!("/{mount}/"), format!("/{mount}/{{hash}}/{{*path}}")]
+    }
+
+    /// Returns the routes. They have no state and need no key, so they work whatever state the service is in.
+    pub fn routes<S: Clone + Send + Sync + 'static>(&'static self) -> Router<S> {
+        let [index, with_slash, asset] = self.paths();
+        // Without the slash: the index names its assets relative to it.
+        let location = format!("../{}", self.mount);
+        let redirect = move || std::future::ready(redirect(&location));
+        Router::new()
+            .route(&index, get(async |headers: HeaderMap| self.serve_index(&headers)))
+            .route(&with_slash, get(redirect))
+            .route(
+                &asset,
+                get(async |Path((hash, path)), headers: HeaderMap| self.serve(hash, path, &headers)),
+            )
+    }
+
+    /// The file at a path.
+    pub fn asset(&self, path: &str) -> Option<&'static Asset> {
+        let index = self.assets.binary_search_by_key(&path, |asset| asset.path).ok()?;
+        self.assets.get(index)
+    }
+
+    fn serve_index(&'static self, headers: &HeaderMap) -> Response {
+        let known = headers.get_all(IF_NONE_MATCH).iter().filter_map(|tags| tags.to_str().ok());
+        let is_known = known
+            .flat_map(|tags| tags.split(','))
+            .any(|tag| tag.trim().trim_start_matches("W/") == self.index.etag || tag.trim() == "*");
+        let mut response =
+            if is_known { StatusCode::NOT_MODIFIED.into_response() } else { self.index.response(headers) };
+        let headers = response.headers_mut();
+        headers.insert(ETAG, HeaderValue::from_static(self.index.etag));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        secured(response)
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "they are extracted from the request")]
+    fn serve(&'static self, hash: String, path: String, headers: &HeaderMap) -> Response {
+        let asset = self.asset(&path).filter(|_| hash == self.hash);
+        let Some(asset) = asset else {
+            let message = format!(
+                "there is no such file; GET /{} is the page, which names those of its version",
+                self.mount
+            );
+            return secured(ApiError::new(ErrorCode::NotFound, message).into_response());
+        };
+        let mut response = asset.response(headers);
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(FOR_EVER));
+        response.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
+        secured(response)
+    }
+}
+
+impl Asset {
+    /// The content, compressed if the request accepts that.
+    fn response(&'static self, headers: &HeaderMap) -> Response {
+        let mut response = if accepts_gzip(headers) {
+            let mut response = Body::from(self.gzip).into_response();
+            response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            response
+        } else {
+            match self.content() {
+                Ok(content) => Body::from(content).into_response(),
+                Err(error) => {
+                    tracing::error!(error = %error, path = self.path, "A file of a page cannot be decompressed.");
+                    return ApiError::internal().into_response();
+                }
+            }
+        };
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+        response
+    }
+
+    /// The content as it was before it was compressed.
+    ///
+    /// # Errors
+    /// Fails only if the binary is damaged.
+    pub fn content(&self) -> std::io::Result<Vec<u8>> {
+        let mut content = Vec::with_capacity(self.size);
+        GzDecoder::new(self.gzip).read_to_end(&mut content)?;
+        Ok(content)
+    }
+}
+
+fn redirect(location: &str) -> Response {
+    let mut response = StatusCode::PERMANENT_REDIRECT.into_response();
+    if let Ok(location) = HeaderValue::from_str(location) {
+        response.headers_mut().insert(LOCATION, location);
+    }
+    secured(response)
+}
+
+fn secured(mut response: Response) -> Response {
+    for (name, value) in SECURITY_HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
