@@ -75,9 +75,9 @@ pub struct UsageDays {
     pub days: Vec<UsageOfDay>,
 }
 
-/// Query of `GET /usage`.
+/// Query of `GET /usage` and `GET /fleet/usage`, which group by different things.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ReadProductUsage {
+pub struct ReadUsage<Group: Default> {
     /// The first day in UTC; by default 29 days before the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Day>,
@@ -86,7 +86,7 @@ pub struct ReadProductUsage {
     pub to: Option<Day>,
     /// What the rows are grouped by; `day` by default.
     #[serde(default)]
-    pub group_by: ProductUsageGroup,
+    pub group_by: Group,
     /// The maximum number of rows; 100 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<BoundedInt<1, 500>>,
@@ -104,26 +104,6 @@ pub enum ProductUsageGroup {
     Day,
     /// The engine, and thus the user.
     Engine,
-}
-
-/// Query of `GET /fleet/usage`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ReadFleetUsage {
-    /// The first day in UTC; by default 29 days before the last one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<Day>,
-    /// The last day in UTC; by default today.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to: Option<Day>,
-    /// What the rows are grouped by; `day` by default.
-    #[serde(default)]
-    pub group_by: FleetUsageGroup,
-    /// The maximum number of rows; 100 by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<BoundedInt<1, 500>>,
-    /// The `next` of the page before; by default the first page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
 }
 
 /// What the rows of `GET /fleet/usage` are grouped by.

@@ -10,7 +10,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, lchown};
 use std::path::Path;
 
-use resources::removal::remove_all;
+use resources::removal::{ignore_not_found, remove_if_exists};
 use rustix::fs::OFlags;
 
 use super::engine_folder::{BRAIN_FILE, EngineFolder};
@@ -152,21 +152,6 @@ fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {
 
 fn remove_file_if_exists(path: &Path) -> io::Result<()> {
     ignore_not_found(fs::remove_file(path))
-}
-
-fn remove_if_exists(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.is_dir() => remove_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => ignore_not_found(Err(error)),
-    }
-}
-
-fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
 }
 
 /// Makes creations and renames in a folder durable.

@@ -13,7 +13,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use resources::removal::remove_all;
+use resources::removal::{ignore_not_found, remove_if_exists};
 
 use crate::stream::{Entry, EntryKind, EntryPath, Frame};
 
@@ -72,7 +72,7 @@ impl Staging {
     /// Begins a restore. What an earlier one left is removed.
     pub fn begin(layout: &Layout) -> io::Result<Self> {
         let folder = layout.in_folder(NEW_FOLDER);
-        remove_folder(&folder)?;
+        remove_if_exists(&folder)?;
         create_folder(&folder)?;
         create_folder(&folder.join(WORKSPACE))?;
         Ok(Self {
@@ -118,7 +118,7 @@ impl Staging {
         }
         rustix::fs::syncfs(File::open(&self.folder)?)?;
         let ready = self.layout.in_folder(READY_FOLDER);
-        remove_folder(&ready)?;
+        remove_if_exists(&ready)?;
         fs::rename(&self.folder, ready)?;
         fsync(&self.layout.folder)
     }
@@ -176,7 +176,7 @@ impl Staging {
 /// Puts a restore that is complete in place, and removes what an interrupted one left. Returns whether there was one.
 pub fn finish(layout: &Layout) -> io::Result<bool> {
     let (ready, old) = (layout.in_folder(READY_FOLDER), layout.in_folder(OLD_FOLDER));
-    remove_folder(&layout.in_folder(NEW_FOLDER))?;
+    remove_if_exists(&layout.in_folder(NEW_FOLDER))?;
     let is_ready = is_folder(&ready)?;
     if is_ready {
         if !is_folder(&old)? {
@@ -195,15 +195,15 @@ pub fn finish(layout: &Layout) -> io::Result<bool> {
         }
         let workspace = ready.join(WORKSPACE);
         if fs::exists(&workspace)? {
-            remove_folder(&old.join(WORKSPACE))?;
+            remove_if_exists(&old.join(WORKSPACE))?;
             ignore_not_found(rename_folder(&layout.workspace, &old.join(WORKSPACE)))?;
             rename_folder(&workspace, &layout.workspace)?;
         }
         fsync(&layout.folder)?;
-        remove_folder(&ready)?;
+        remove_if_exists(&ready)?;
         fsync(&layout.folder)?;
     }
-    remove_folder(&old)?;
+    remove_if_exists(&old)?;
     Ok(is_ready)
 }
 
@@ -236,21 +236,6 @@ fn is_folder(path: &Path) -> io::Result<bool> {
         Ok(metadata) => Ok(metadata.is_dir()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
-    }
-}
-
-fn remove_folder(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.is_dir() => remove_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => ignore_not_found(Err(error)),
-    }
-}
-
-fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
     }
 }
 

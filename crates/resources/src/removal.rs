@@ -18,6 +18,19 @@ use rustix::io::Errno;
 /// How many entries of a directory are held in memory at a time.
 const BATCH_SIZE: usize = 1_024;
 
+/// Removes what is at `path`, if there is anything: a directory with its contents, or a file, but not what a link leads to.
+/// Blocks.
+///
+/// # Errors
+/// Those of [`remove_all`].
+pub fn remove_if_exists(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => remove_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => ignore_not_found(Err(error)),
+    }
+}
+
 /// Removes the directory at `path`. Blocks. The error names the entry that cannot be removed; a later call
 /// continues where this one failed.
 pub fn remove_all(path: &Path) -> io::Result<()> {
@@ -113,8 +126,8 @@ fn read_batch(dir: &OwnedFd) -> io::Result<Vec<(CString, bool)>> {
     Ok(entries)
 }
 
-/// Treats a missing entry as removed. Only the absence of the folder itself is reported to the caller.
-fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
+/// Treats what is missing as removed.
+pub fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,

@@ -13,7 +13,7 @@ use api::EngineId;
 use api::usage::Day;
 use api::usage_days::{
     FleetUsage, FleetUsageGroup, FleetUsageRow, MAX_DAYS_PER_REPORT, ProductUsage, ProductUsageGroup,
-    ProductUsageRow, ReadFleetUsage, ReadProductUsage, UsageCounts,
+    ProductUsageRow, ReadUsage, UsageCounts,
 };
 use http_service::clock::Clock;
 use parking_lot::Mutex;
@@ -188,7 +188,7 @@ impl UsageReports {
     pub(crate) async fn of_product(
         &self,
         product: &Product,
-        query: ReadProductUsage,
+        query: ReadUsage<ProductUsageGroup>,
     ) -> Result<ProductUsage, FleetError> {
         let period = self.period(query.from, query.to)?;
         let page = Page::new(query.limit, query.after);
@@ -211,7 +211,7 @@ impl UsageReports {
     }
 
     /// What the engines of all products have used.
-    pub(crate) async fn of_fleet(&self, query: ReadFleetUsage) -> Result<FleetUsage, FleetError> {
+    pub(crate) async fn of_fleet(&self, query: ReadUsage<FleetUsageGroup>) -> Result<FleetUsage, FleetError> {
         let period = self.period(query.from, query.to)?;
         let page = Page::new(query.limit, query.after);
         let registry = &self.shared.registry;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::ErrorBody;
-use api::usage_days::{FleetUsage, ProductUsage, ReadFleetUsage, ReadProductUsage};
+use api::usage_days::{FleetUsage, FleetUsageGroup, ProductUsage, ProductUsageGroup, ReadUsage};
 use axum::Json as Answer;
 use axum::extract::State;
 use http_service::http::{ApiError, Query};
@@ -36,7 +36,7 @@ use crate::fleet::Fleet;
 pub(super) async fn of_product(
     AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
-    Query(query): Query<ReadProductUsage>,
+    Query(query): Query<ReadUsage<ProductUsageGroup>>,
 ) -> Result<Answer<ProductUsage>, ApiError> {
     fleet.usage.of_product(&product, query).await.map(Answer).map_err(to_api_error)
 }
@@ -64,7 +64,7 @@ pub(super) async fn of_product(
 pub(super) async fn of_fleet(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
-    Query(query): Query<ReadFleetUsage>,
+    Query(query): Query<ReadUsage<FleetUsageGroup>>,
 ) -> Result<Answer<FleetUsage>, ApiError> {
     fleet.usage.of_fleet(query).await.map(Answer).map_err(to_api_error)
 }

@@ -5,10 +5,33 @@ use std::fs;
 
 use rustix::process::Signal;
 
-use crate::support::command_line::document;
+use serde_json::Value;
+
 use crate::support::{Deployment, Fleet, ProgramExit, TestEnv};
 
-async fn doctor(fleet: &Fleet, backend: &str) -> ProgramExit {
+/// What depends on the machine that runs the tests: its disk may be nearly full, its kernel older.
+const OF_THE_MACHINE: [&str; 3] = ["disks", "certificates", "sandbox"];
+
+/// The checks of a report in JSON, whose exit code says whether anything was found.
+fn checks(exit: &ProgramExit) -> Vec<Value> {
+    let line = exit.output.lines().next().unwrap();
+    let report: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {}", exit.output));
+    let checks = report["checks"].as_array().unwrap().clone();
+    let has_found = checks.iter().any(|check| check["outcome"] == "found");
+    assert_eq!(exit.code, Some(i32::from(has_found)), "{}", exit.output);
+    checks
+}
+
+/// The problems that were found, but for those of the machine.
+fn problems(checks: &[Value]) -> Vec<String> {
+    let of_deployment =
+        checks.iter().filter(|check| !OF_THE_MACHINE.contains(&check["subject"].as_str().unwrap()));
+    let found = of_deployment.filter_map(|check| check["problems"].as_array());
+    found.flatten().map(|problem| problem.as_str().unwrap().to_owned()).collect()
+}
+
+/// The problems of a fleet that was started by `roundhouse up`.
+async fn doctor(fleet: &Fleet, backend: &str) -> Vec<String> {
     let variables = [
         ("ORCH_DATABASE_URL", format!("sqlite:{}", fleet.folder().join("registry.sqlite").display())),
         ("ORCH_DATA_ROOT_PATH", fleet.folder().join("engines").display().to_string()),
@@ -16,7 +39,16 @@ async fn doctor(fleet: &Fleet, backend: &str) -> ProgramExit {
     ];
     let variables: BTreeMap<_, _> =
         variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    fleet.test_env.run(&["doctor"], &variables).wait().await
+    problems(&checks(&fleet.test_env.run(&["doctor", "--json"], &variables).wait().await))
+}
+
+/// Asserts that there is one problem, which is described by these words.
+#[track_caller]
+fn assert_names(problems: &[String], words: &[&str]) {
+    let [problem] = problems else { panic!("not one problem: {problems:?}") };
+    for word in words {
+        assert!(problem.contains(word), "no {word:?} in: {problem}");
+    }
 }
 
 #[tokio::test]
@@ -24,20 +56,19 @@ async fn a_folder_that_belongs_to_no_engine_is_named_and_left_alone() {
     let fleet = Fleet::new();
     let up = fleet.start_up().await;
     up.product().engine("ada").await;
-    let output = doctor(&fleet, "process").await.assert_success();
-    assert!(output.contains("all is well"), "{output}");
+    assert_eq!(doctor(&fleet, "process").await, [""; 0]);
 
     let stray = fleet.folder().join("engines/eng_0123456789abcdef0123456789abcdef");
     fs::create_dir(&stray).unwrap();
     fs::write(stray.join("brain.sqlite"), "somebody's").unwrap();
     // A folder whose name is no engine id is ignored.
     fs::create_dir(fleet.folder().join("engines/lost+found")).unwrap();
-    doctor(&fleet, "process").await.assert_failure(1, &[stray.to_str().unwrap(), "belongs to no engine"]);
+    assert_names(&doctor(&fleet, "process").await, &[stray.to_str().unwrap(), "belongs to no engine"]);
     up.signal_and_wait(Signal::TERM).await.assert_success();
-    doctor(&fleet, "process").await.assert_failure(1, &[stray.to_str().unwrap()]);
+    assert_names(&doctor(&fleet, "process").await, &[stray.to_str().unwrap()]);
     assert_eq!(fs::read_to_string(stray.join("brain.sqlite")).unwrap(), "somebody's");
     fs::remove_dir_all(&stray).unwrap();
-    doctor(&fleet, "process").await.assert_success();
+    assert_eq!(doctor(&fleet, "process").await, [""; 0]);
 }
 
 #[tokio::test]
@@ -46,9 +77,9 @@ async fn services_that_containers_reach_are_named_by_their_ports() {
     let up = fleet.start_up().await;
     let open = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let port = open.local_addr().unwrap().port().to_string();
-    doctor(&fleet, "docker").await.assert_failure(1, &[&port, "127.0.0.1", "firewall"]);
+    assert_names(&doctor(&fleet, "docker").await, &[&port, "127.0.0.1", "firewall"]);
     // With the process backend, engines reach the host anyway.
-    doctor(&fleet, "process").await.assert_success();
+    assert_eq!(doctor(&fleet, "process").await, [""; 0]);
     up.signal_and_wait(Signal::TERM).await.assert_success();
 }
 
@@ -92,21 +123,16 @@ async fn each_part_of_a_deployment_is_examined() {
         variables.extend(changes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         deployment.fleet.test_env.run(&[&["doctor"], words].concat(), &variables).wait().await
     };
-    let outcomes = |shown: &str| -> BTreeMap<String, String> {
-        let checks = document(shown)["checks"].as_array().unwrap().clone();
-        let subjects: Vec<_> =
-            checks.iter().map(|check| check["subject"].as_str().unwrap().to_owned()).collect();
-        assert_eq!(subjects, SUBJECTS);
-        let outcomes = checks.iter().map(|check| check["outcome"].as_str().unwrap().to_owned());
-        subjects.into_iter().zip(outcomes).collect()
-    };
-    let shown = outcomes(&examine(&["--json"], &[]).await.assert_success());
-    assert!(shown.values().all(|outcome| outcome == "passed"), "{shown:?}");
-    let shown = examine(&[], &[]).await.assert_success();
-    assert!(
-        shown.contains("ok       backups       can be used") && shown.ends_with("all is well\n"),
-        "{shown}"
-    );
+    let found = checks(&examine(&["--json"], &[]).await);
+    let subjects: Vec<_> = found.iter().map(|check| check["subject"].as_str().unwrap()).collect();
+    assert_eq!(subjects, SUBJECTS);
+    // A machine may give any port to outgoing connections.
+    let others: Vec<_> = found.iter().filter(|check| check["subject"] != "ports").cloned().collect();
+    assert_eq!(problems(&others), [""; 0]);
+    assert!(found.iter().all(|check| check["outcome"] != "skipped"), "{found:?}");
+    let shown = examine(&[], &[]).await;
+    assert!(shown.output.contains("ok       backups       can be used"), "{}", shown.output);
+    assert_eq!(shown.code == Some(0), shown.output.ends_with("all is well\n"), "{}", shown.output);
 
     // What is wrong is named with its variable.
     let wrong = [
@@ -118,7 +144,7 @@ async fn each_part_of_a_deployment_is_examined() {
     for (line, change, named) in wrong {
         let changes = [change, ("AWS_ENDPOINT", "http://127.0.0.1:9"), ("AWS_REGION", "nowhere")];
         let changes = if change.0 == "ORCH_BACKUP_URL" { &changes[..] } else { &changes[..1] };
-        examine(&[], changes).await.assert_failure(1, &[line, named, "1 problem was found"]);
+        examine(&[], changes).await.assert_failure(1, &[line, named]);
     }
     let shown = examine(&["--json"], &[("ORCH_PORT", "many")]).await;
     shown.assert_failure(1, &[r#""outcome":"skipped""#, "have to be right first"]);
