@@ -1,5 +1,7 @@
 //! What engines have used by day in UTC, as the orchestrator collects it and as products and operators read it.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -10,6 +12,35 @@ use crate::{EngineId, ProductId, UserId};
 
 /// The most days that one report of an engine has.
 pub const MAX_DAYS_PER_REPORT: usize = 100;
+
+/// The upper bounds, in seconds, by which turns are counted in [`FirstDeltas`]; longer ones are counted after the last.
+pub const FIRST_DELTA_BOUNDS_S: [f64; 9] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
+/// The turns of one engine and day by the time from their beginning until their first text, for a histogram. A turn that
+/// was resumed before it had any is not among them, nor is one that ends without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FirstDeltas {
+    /// The turns by time: the first number counts those of at most 0.1 s, the next ones those of more, up to 0.25, 0.5,
+    /// 1, 2.5, 5, 10, 30 and 60 s, and the last one those of more than that.
+    pub turns: [u64; FIRST_DELTA_BOUNDS_S.len() + 1],
+    /// The sum of the times in milliseconds.
+    pub total_ms: u64,
+}
+
+impl FirstDeltas {
+    /// Which of the numbers counts a turn of this time.
+    pub fn bucket_of(time: Duration) -> usize {
+        FIRST_DELTA_BOUNDS_S.partition_point(|bound| *bound < time.as_secs_f64())
+    }
+
+    fn zip_with(self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
+        let mut turns = self.turns;
+        for (count, other) in turns.iter_mut().zip(other.turns) {
+            *count = combine(*count, other);
+        }
+        Self { turns, total_ms: combine(self.total_ms, other.total_ms) }
+    }
+}
 
 /// The counts of one engine and day. Each only grows while the day is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -32,6 +63,9 @@ pub struct UsageCounts {
     pub unpriced_calls: u64,
     /// The tool calls of the model that have run.
     pub tool_calls: u64,
+    /// The turns by the time until their first text. Versions that do not measure it leave it out.
+    #[serde(default)]
+    pub first_deltas: FirstDeltas,
 }
 
 impl UsageCounts {
@@ -48,6 +82,7 @@ impl UsageCounts {
             cost_nano_usd: combine(self.cost_nano_usd, other.cost_nano_usd),
             unpriced_calls: combine(self.unpriced_calls, other.unpriced_calls),
             tool_calls: combine(self.tool_calls, other.tool_calls),
+            first_deltas: self.first_deltas.zip_with(other.first_deltas, combine),
         }
     }
 

@@ -2,9 +2,11 @@
 //! the result of a call or ends a turn, and it counts only what this engine did: nothing that was imported, and nothing
 //! of an engine whose brain this was before.
 
+use std::time::Duration;
+
 use api::Timestamp;
 use api::usage::Day;
-use api::usage_days::{UsageCounts, UsageOfDay};
+use api::usage_days::{FirstDeltas, UsageCounts, UsageOfDay};
 use llm::TokenUsage;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 
@@ -50,6 +52,17 @@ impl WriteTx<'_> {
         )
     }
 
+    /// Adds a turn that has its first text to its day, on which something was counted before.
+    pub(super) fn count_first_delta_of_day(&self, at: Timestamp, time: Duration) -> Result<(), StoreError> {
+        let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let bucket = i64::try_from(FirstDeltas::bucket_of(time)).unwrap_or(i64::MAX);
+        self.execute(
+            "INSERT INTO first_deltas (day, bucket, turns, total_ms) VALUES (?1, ?2, 1, ?3)
+             ON CONFLICT DO UPDATE SET turns = turns + 1, total_ms = total_ms + excluded.total_ms",
+            params![day_of(at), bucket, clamped_count(time_ms)],
+        )
+    }
+
     /// Names the engine whose use is counted from now on. What another engine has used with this brain, from whose
     /// backup it may come, was reported by that engine, and is removed.
     pub fn set_usage_owner(&self, engine_id: &str) -> Result<(), StoreError> {
@@ -85,6 +98,7 @@ fn usage_days(reader: &Connection, from: i64, limit: usize) -> Result<Vec<UsageO
          FROM usage_days WHERE day >= ?1 ORDER BY day LIMIT ?2",
     )?;
     let rows = query.query_map(params![from, i64::try_from(limit).unwrap_or(i64::MAX)], |row| {
+        let day = Day::from_unix_days(row.get(0)?);
         let counts = UsageCounts {
             turns: count(row, 1)?,
             calls: count(row, 2)?,
@@ -95,10 +109,26 @@ fn usage_days(reader: &Connection, from: i64, limit: usize) -> Result<Vec<UsageO
             cost_nano_usd: count(row, 7)?,
             unpriced_calls: count(row, 8)?,
             tool_calls: count(row, 9)?,
+            first_deltas: first_deltas(reader, day)?,
         };
-        Ok(UsageOfDay { day: Day::from_unix_days(row.get(0)?), counts })
+        Ok(UsageOfDay { day, counts })
     })?;
     rows.collect()
+}
+
+fn first_deltas(reader: &Connection, day: Day) -> Result<FirstDeltas, Error> {
+    let mut query =
+        reader.prepare_cached("SELECT bucket, turns, total_ms FROM first_deltas WHERE day = ?1")?;
+    let mut rows = query.query([day.unix_days()])?;
+    let mut found = FirstDeltas::default();
+    while let Some(row) = rows.next()? {
+        let bucket = usize::try_from(row.get::<_, i64>(0)?).unwrap_or(usize::MAX);
+        if let Some(turns) = found.turns.get_mut(bucket) {
+            *turns = count(row, 1)?;
+        }
+        found.total_ms = found.total_ms.saturating_add(count(row, 2)?);
+    }
+    Ok(found)
 }
 
 fn count(row: &Row<'_>, column: usize) -> Result<u64, Error> {

@@ -17,6 +17,7 @@ from processes import Process, free_ports, processes_in, wait_for
 USERS = ["ada", "ben", "cyd", "dan", "eve"]
 SLEEPER = "zoe"
 IDLE_S = 2
+TURN_EVERY_S = 5
 SLEEPER_COMES_EVERY_S = 5
 # A restart follows a failure within a second, so that an engine that cannot boot tries again and again.
 SETTINGS = {
@@ -81,9 +82,9 @@ class Fleet:
             threading.Thread(target=self._use, args=(users, pause), daemon=True).start()
         # On a slow machine it sleeps by now.
         self.admit(USERS[0])
-        turn = {"task_id": "first", "message": "Good morning."}
-        status, answer = self.call("POST", f"/engines/{USERS[0]}/proxy/execute", turn, raw=True)
+        status, answer = self._turn()
         assert status == 200, answer
+        threading.Thread(target=self._talk, daemon=True).start()
 
     def wait_until_ready(self):
         """Waits until the orchestrator is active."""
@@ -98,6 +99,18 @@ class Fleet:
             time.sleep(pause)
             with contextlib.suppress(OSError):
                 self.admit(user)
+
+    def _turn(self):
+        """A turn of the first user."""
+        turn = {"task_id": "first", "message": "Good morning."}
+        return self.call("POST", f"/engines/{USERS[0]}/proxy/execute", turn, raw=True)
+
+    def _talk(self):
+        """Turns, for rates of what they use; a fault may take their engine."""
+        while True:
+            time.sleep(TURN_EVERY_S)
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                self._turn()
 
     def admit(self, user):
         """Admits a user, whose engine is woken."""

@@ -149,8 +149,7 @@ impl Journal {
         events: Vec<Event>,
     ) -> Result<(), WriteError> {
         let counts_calls = !self.uncounted_calls.is_empty();
-        let notices = self.writer.cap_notices(&self.uncounted_calls);
-        let commit = self.uncounted_calls.drain(..).fold(commit, Commit::count_call);
+        let (commit, notices) = self.count_calls(commit);
         let commit = steps.iter().cloned().fold(commit, Commit::step).events(events);
         self.writer.commit(notices.add_to(commit)).await?;
         drop(notices);
@@ -174,6 +173,16 @@ impl Journal {
     pub(super) fn count_call(&mut self, call: CallUsage) {
         let agent = self.sub_agent.as_ref().map(|running| running.name.clone());
         self.uncounted_calls.push(CallUsage { task: Some(self.task()), agent, ..call });
+    }
+
+    /// Counts the model calls that are not counted yet, and returns what clients are told about caps.
+    fn count_calls(&mut self, commit: Commit) -> (Commit, CapNotices) {
+        let notices = self.writer.cap_notices(&self.uncounted_calls);
+        if self.uncounted_calls.is_empty() {
+            return (commit, notices);
+        }
+        let commit = self.uncounted_calls.drain(..).fold(commit, Commit::count_call);
+        (self.writer.take_first_delta().into_iter().fold(commit, Commit::count_first_delta), notices)
     }
 
     /// Tells clients about caps.
@@ -203,8 +212,7 @@ impl Journal {
     /// Ends the turn with `failure`.
     pub(super) async fn commit_failure(&mut self, failure: Failure) -> Result<(), WriteError> {
         let before = self.closing_events();
-        let notices = self.writer.cap_notices(&self.uncounted_calls);
-        let commit = self.uncounted_calls.drain(..).fold(Commit::new(), Commit::count_call);
+        let (commit, notices) = self.count_calls(Commit::new());
         self.writer.commit_failure(notices.add_to(commit), before, failure).await
     }
 
@@ -327,9 +335,13 @@ impl Journal {
         Lifecycle::Retrying { message_id, void_after, attempt: self.state.engine_starts + attempt }
     }
 
-    async fn send_all(&self, events: Vec<Event>) -> Result<(), WriteError> {
+    async fn send_all(&mut self, events: Vec<Event>) -> Result<(), WriteError> {
         for event in events {
+            let is_own_text = self.sub_agent.is_none() && matches!(event, Event::TextDelta(_));
             self.send(event).await?;
+            if is_own_text {
+                self.writer.note_delta();
+            }
         }
         Ok(())
     }

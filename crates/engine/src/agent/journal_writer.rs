@@ -23,6 +23,17 @@ pub(super) struct JournalWriter {
     store_retries: u32,
     /// The deadline on the monotonic clock for the user's answer.
     hitl_deadline: Option<Duration>,
+    first_delta: FirstDelta,
+}
+
+/// The time until the turn's first text.
+enum FirstDelta {
+    /// It is measured, since this instant of the monotonic clock.
+    Awaited(Duration),
+    /// It was measured, and is stored with the next model call that is counted.
+    Measured(Duration),
+    /// It is stored, or cannot be measured, because the turn began before this start of the engine.
+    Done,
 }
 
 impl JournalWriter {
@@ -32,7 +43,28 @@ impl JournalWriter {
         services: Arc<Services>,
         brain: Brain,
     ) -> Self {
-        Self { recorder, message_id, services, brain, store_retries: 0, hitl_deadline: None }
+        let first_delta = FirstDelta::Done;
+        Self { recorder, message_id, services, brain, store_retries: 0, hitl_deadline: None, first_delta }
+    }
+
+    /// Measures the time until the turn's first text from now on.
+    pub(super) fn await_first_delta(&mut self) {
+        self.first_delta = FirstDelta::Awaited(self.services.clock.monotonic());
+    }
+
+    /// Notes that clients receive a text of the turn.
+    pub(super) fn note_delta(&mut self) {
+        if let FirstDelta::Awaited(since) = self.first_delta {
+            let time = self.services.clock.monotonic().saturating_sub(since);
+            self.first_delta = FirstDelta::Measured(time);
+        }
+    }
+
+    /// The time until the turn's first text, once it was measured.
+    pub(super) fn take_first_delta(&mut self) -> Option<Duration> {
+        let FirstDelta::Measured(time) = self.first_delta else { return None };
+        self.first_delta = FirstDelta::Done;
+        Some(time)
     }
 
     /// What clients are told about caps once `calls` are counted.

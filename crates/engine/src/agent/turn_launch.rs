@@ -99,7 +99,8 @@ impl TurnLauncher {
         let ClaimedTurn { turn_id, recorder, registration, commands, events_after, reader } = claimed;
         let task_id = recorder.event_log().task_id().clone();
         let slot = TurnSlot::new(Arc::clone(&self.turn_permits), Some(permit), registration);
-        let context = self.turn_context(recorder, opening.opened.message_id, slot, commands);
+        let mut context = self.turn_context(recorder, opening.opened.message_id, slot, commands);
+        context.writer.await_first_delta();
         let (registry, from_queue) = (self.registry.clone(), opening.from_queue);
 
         // From here on the turn runs on its own, even if the caller is gone before the reply.

@@ -15,7 +15,7 @@ use super::labels::{
 };
 use super::primitives::{Bounds, ByLabel, ByLabels, Histogram, SecondsCounter, SparseHistograms};
 use super::registry::RegistryCall;
-use super::usage_totals::{UsageFamily, UsageKind, UsageTotals};
+use super::usage_totals::{FirstDeltaFamily, UsageFamily, UsageKind, UsageTotals};
 use crate::domain::lifecycle::Change;
 use crate::domain::warm_pool::WarmState;
 
@@ -139,6 +139,7 @@ impl Families {
         to.add("cost_usd", "Cost in US dollars of calls of models whose price is known, by product", used(UsageKind::CostUsd));
         to.add("unpriced_calls", "Calls of models whose price is not known, by product", used(UsageKind::UnpricedCalls));
         to.add("tool_calls", "Tool calls that have run, by product", used(UsageKind::ToolCalls));
+        to.seconds("turn_first_delta", "Time from the beginning of a turn until its first text, by product", FirstDeltaFamily(usage.clone()));
         Self {
             usage,
             routes,

@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use api::ProductId;
-use api::usage_days::UsageCounts;
+use api::usage_days::{FIRST_DELTA_BOUNDS_S, UsageCounts};
 use parking_lot::Mutex;
-use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
 use super::engine_counts::{MAX_PRODUCTS, OTHER};
@@ -101,9 +101,7 @@ impl EncodeMetric for UsageFamily {
             for (label, value) in self.1.values(&counts) {
                 let product = [("product", product.as_str())];
                 let labels: Vec<_> = product.into_iter().chain(label).collect();
-                encoder
-                    .encode_family(&labels)?
-                    .encode_counter::<prometheus_client::encoding::NoLabelSet, _, f64>(&value, None)?;
+                encoder.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
             }
         }
         Ok(())
@@ -111,6 +109,29 @@ impl EncodeMetric for UsageFamily {
 
     fn metric_type(&self) -> MetricType {
         MetricType::Counter
+    }
+}
+
+/// The turns by the time until their first text.
+#[derive(Clone, Debug)]
+pub(super) struct FirstDeltaFamily(pub(super) UsageTotals);
+
+impl EncodeMetric for FirstDeltaFamily {
+    #[expect(clippy::cast_precision_loss, reason = "a double counts up to 2^53")]
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (product, UsageCounts { first_deltas, .. }) in self.0.by_label() {
+            let bounds = FIRST_DELTA_BOUNDS_S.into_iter().chain([f64::INFINITY]);
+            let buckets: Vec<_> = bounds.zip(first_deltas.turns).collect();
+            let (seconds, turns) = (first_deltas.total_ms as f64 / 1e3, first_deltas.turns.iter().sum());
+            let product = [("product", product.as_str())];
+            let mut of_product = encoder.encode_family(&product)?;
+            of_product.encode_histogram::<NoLabelSet>(seconds, turns, &buckets, None)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
     }
 }
 

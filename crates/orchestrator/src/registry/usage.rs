@@ -3,7 +3,7 @@
 //! engines in the same transaction, and nothing remains that names it or its user.
 
 use api::usage::Day;
-use api::usage_days::{UsageCounts, UsageOfDay};
+use api::usage_days::{FirstDeltas, UsageCounts, UsageOfDay};
 use api::{EngineId, ProductId};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row as _};
@@ -169,6 +169,8 @@ async fn replace(
         cost_nano_usd,
         unpriced_calls,
         tool_calls,
+        // For metrics, which need no sum.
+        first_deltas: _,
     } = usage.total;
     let counts = [
         turns,
@@ -209,5 +211,6 @@ pub(super) fn read_counts(row: &AnyRow, first: usize) -> Result<UsageCounts, Reg
         cost_nano_usd: count(6)?,
         unpriced_calls: count(7)?,
         tool_calls: count(8)?,
+        first_deltas: FirstDeltas::default(),
     })
 }

@@ -210,6 +210,7 @@ async fn a_running_engine_is_asked_when_it_has_counted_something() {
         ("roundhouse_turns_total{product=\"shop\"}", 2.0),
         ("roundhouse_tokens_total{product=\"shop\",kind=\"input\"}", 2_000.0),
         ("roundhouse_cost_usd_total{product=\"shop\"}", 0.009),
+        ("roundhouse_turn_first_delta_seconds_count{product=\"shop\"}", 2.0),
     ] {
         assert_eq!(value(&metrics, series), Some(expected), "{series} in: {metrics}");
     }

@@ -1,5 +1,7 @@
 //! The unit of a commit: steps, the events that report them, and the state changes that belong to them.
 
+use std::time::Duration;
+
 use api::approvals::{ApprovalDecision, ApprovalRequest};
 use api::event::{Event, HitlRequest};
 use api::memory::MemoryKind;
@@ -47,6 +49,7 @@ pub(super) enum StateChange {
     SkillsNote(String),
     RequestTitle,
     CountCall(CallUsage),
+    CountFirstDelta(Duration),
     CountTool(ToolUsage),
     MarkCap(CapMark),
 }
@@ -199,6 +202,12 @@ impl Commit {
         self.change(StateChange::CountCall(call))
     }
 
+    /// Counts the time until the turn's first text, with the call of the model that has written it.
+    #[must_use]
+    pub fn count_first_delta(self, time: Duration) -> Self {
+        self.change(StateChange::CountFirstDelta(time))
+    }
+
     /// Counts the use of a tool, whose result is in the same commit.
     #[must_use]
     pub fn count_tool(self, usage: ToolUsage) -> Self {
@@ -258,6 +267,7 @@ impl StateChange {
             Self::SkillsNote(hash) => tx.insert_skills_note(task, hash),
             Self::RequestTitle => tx.request_title(task),
             Self::CountCall(call) => tx.count_call(at, call),
+            Self::CountFirstDelta(time) => tx.count_first_delta_of_day(at, *time),
             Self::CountTool(usage) => tx.count_tool(task, at, usage),
             Self::MarkCap(mark) => tx.mark_cap(mark),
         }

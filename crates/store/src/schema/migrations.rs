@@ -48,7 +48,7 @@ pub(super) const BASE_SCHEMA: &str = "
 ";
 
 /// The additions to the format since then, in order.
-pub(super) const MIGRATIONS: [&str; 21] = [
+pub(super) const MIGRATIONS: [&str; 22] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE tasks ADD COLUMN updated_at INTEGER NOT NULL DEFAULT 0;
@@ -597,4 +597,5 @@ pub(super) const MIGRATIONS: [&str; 21] = [
     include_str!("user_servers.sql"),
     include_str!("webhooks.sql"),
     include_str!("usage_days.sql"),
+    include_str!("first_deltas.sql"),
 ];

@@ -72,6 +72,39 @@ async fn calls_and_tools_add_up_by_day_and_change_the_mark() {
 }
 
 #[tokio::test]
+async fn first_texts_are_counted_by_their_time_and_go_with_their_day() {
+    let folder = tempfile::tempdir().unwrap();
+    let brain = open(&folder);
+    let turn = |day: i64, milliseconds: &'static [u64]| {
+        brain.write(move |tx| {
+            tx.set_usage_owner("eng_1")?;
+            for time in milliseconds {
+                tx.count_call(at(day), &call(None, false))?;
+                tx.count_first_delta_of_day(at(day), Duration::from_millis(*time))?;
+            }
+            Ok(())
+        })
+    };
+    turn(20_000, &[0, 100, 101, 60_000, 60_001, 90_000]).await.unwrap();
+    turn(20_001, &[700]).await.unwrap();
+    let days = brain.usage_days(None, 9).unwrap();
+    let of = |at: usize| days[at].counts.first_deltas;
+    let expected = FirstDeltas { turns: [2, 1, 0, 0, 0, 0, 0, 0, 1, 2], total_ms: 210_202 };
+    assert_eq!(of(0), expected);
+    assert_eq!(of(1), FirstDeltas { turns: [0, 0, 0, 1, 0, 0, 0, 0, 0, 0], total_ms: 700 });
+
+    brain
+        .write(|tx| {
+            tx.set_usage_owner("eng_2")?;
+            tx.count_call(at(20_000), &call(None, false))
+        })
+        .await
+        .unwrap();
+    let days = brain.usage_days(None, 9).unwrap();
+    assert_eq!((days.len(), days[0].counts.first_deltas), (1, FirstDeltas::default()));
+}
+
+#[tokio::test]
 async fn a_brain_that_another_engine_takes_over_begins_at_zero() {
     let folder = tempfile::tempdir().unwrap();
     let brain = open(&folder);

@@ -139,6 +139,8 @@ async fn check(acts: Vec<Act>) {
         [turns, calls, failed_calls, input_tokens, output_tokens, tool_calls],
         "{acts:?}"
     );
+    // Every turn has a text of its own, and began in the engine's run in which it was answered.
+    assert_eq!(own.first_deltas.turns.iter().sum::<u64>(), turns, "{acts:?}");
     let by_agent = report(&harness, "agent,purpose").await;
     let finder = by_agent.rows.iter().find(|row| row.agent == Some(Some("finder".to_owned())));
     assert_eq!(finder.map_or(0, |row| row.usage.calls), sub_agent_calls, "{acts:?}");

@@ -1,7 +1,7 @@
 //! What engines have used: counted once, and without a trace of whom when they are removed.
 
 use api::usage::Day;
-use api::usage_days::{AdmitCounts, UsageCounts, UsageOfDay};
+use api::usage_days::{AdmitCounts, FirstDeltas, UsageCounts, UsageOfDay};
 use pretty_assertions::assert_eq;
 
 use super::*;
@@ -28,6 +28,7 @@ fn counts(turns: u64) -> UsageCounts {
         cost_nano_usd: turns * 7,
         unpriced_calls: turns * 8,
         tool_calls: turns * 9,
+        first_deltas: FirstDeltas::default(),
     }
 }
 
