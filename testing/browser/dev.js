@@ -19,6 +19,9 @@ http
     if (pathname === "/console") {
       const index = readFileSync(`${pages}console/index.html`, "utf8").replaceAll("{assets}", "console/dev");
       headers(response, "text/html; charset=utf-8").end(index);
+    } else if (pathname === "/console/assets/oauth/callback") {
+      const { search } = new URL(request.url, "http://localhost");
+      response.writeHead(303, { location: `../../../console#/authorized${search}` }).end();
     } else if (pathname.startsWith("/console/dev/")) {
       asset(path.normalize(pathname.slice("/console/dev/".length)), response);
     } else {

@@ -20,11 +20,14 @@ const LAZY = {
   audit: () => import("./views/audit.js"),
   policy: () => import("./views/policy.js"),
   products: () => import("./views/products.js"),
+  usage: () => import("./views/usage.js"),
+  authorized: () => import("./views/authorized.js"),
 };
 
 function App() {
   const who = useStore(session);
   const why = useStore(farewell);
+  const { parts } = useStore(route);
   const product = who?.kind === "admin" ? who.product?.id : who?.key;
   // Another product has another fleet. It is closed before any view of the new one is drawn.
   const shown = useRef(product);
@@ -32,6 +35,8 @@ function App() {
     closeFleet();
     shown.current = product;
   }
+  // A window that comes back from an authorization server has no key.
+  if (parts[0] === "authorized") return html`<${Lazy} name="authorized" />`;
   if (who === undefined) return html`<${SignIn} farewell=${why} /><${Toasts} />`;
   return html`<${Frame} session=${who} signOut=${() => signOut()}><${View} session=${who} key=${product ?? ""} /><//><${Toasts} />`;
 }
@@ -43,7 +48,9 @@ function View({ session: who }) {
   useEffect(() => {
     document.title = `${[user, place].filter(Boolean).join(" · ")} · Roundhouse`;
   }, [place, user]);
-  if (who.kind === "admin" && who.product === undefined) return html`<${Lazy} name="products" />`;
+  if (who.kind === "admin" && who.product === undefined) {
+    return html`<${Lazy} name=${place === "usage" ? "usage" : "products"} key=${place} />`;
+  }
   if (place === "engines" && user === undefined) return html`<${Engines} />`;
   if (place === "engines" && below === "chat" && who.kind === "platform") {
     return html`<${Lazy} name="chat" key=${user} user=${user} task=${rest[0]} />`;
@@ -52,7 +59,7 @@ function View({ session: who }) {
     return html`<${Lazy} name="agent" key=${user} user=${user} />`;
   }
   if (place === "engines" && below === undefined) return html`<${Lazy} name="engine" key=${user} user=${user} />`;
-  if (["overview", "audit", "policy", "products"].includes(place)) return html`<${Lazy} name=${place} key=${place} />`;
+  if (["overview", "audit", "usage", "policy", "products"].includes(place)) return html`<${Lazy} name=${place} key=${place} />`;
   return html`<${Empty} title="There is no such page"><p><a href="#/engines">All engines</a></p><//>`;
 }
 
@@ -66,18 +73,29 @@ function Lazy({ name, ...props }) {
   useEffect(() => {
     let gone = false;
     LAZY[name]().then(
-      (module) => gone || setState({ Component: module.default }),
-      () => gone || setState({ failed: true }),
+      (module) => gone || setState({ name, Component: module.default }),
+      () => gone || setState({ name, failed: true }),
     );
     return () => {
       gone = true;
     };
   }, [name]);
+  // What was shown before must not be drawn with the properties of what is to be shown.
+  if (state.name !== name) return html`<${Loading} what="the page" />`;
   if (state.failed) {
     const error = new Error("This part of the console cannot be loaded. It may have been updated: reload the page.");
     return html`<${ErrorNotice} error=${error} again=${() => location.reload()} />`;
   }
-  return state.Component === undefined ? html`<${Loading} what="the page" />` : html`<${state.Component} ...${props} />`;
+  return html`<${state.Component} ...${props} />`;
 }
 
-render(html`<${App} />`, document.getElementById("app"));
+// An authorisation that was begun before a reload is waited for, whichever view is shown.
+if (sessionStorage.getItem("roundhouse.authorizations") !== null) import("./lib/authorization.js");
+
+// What the page says until now stays if the browser lacks something; what that is would otherwise be found much later.
+const NEEDED = [AbortSignal.any, AbortSignal.timeout, Array.prototype.toReversed, Array.prototype.with, globalThis.BroadcastChannel];
+if (NEEDED.every((feature) => typeof feature === "function")) {
+  const root = document.getElementById("app");
+  root.replaceChildren();
+  render(html`<${App} />`, root);
+}

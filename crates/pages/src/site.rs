@@ -5,7 +5,7 @@ use std::io::Read as _;
 use api::ErrorCode;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Path;
+use axum::extract::{Path, RawQuery};
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, LOCATION,
     REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
@@ -34,6 +34,8 @@ const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     (HeaderName::from_static("permissions-policy"), PERMISSIONS),
 ];
+/// Below an address of the console that is the base of redirects of authorization servers: where those lead.
+const OAUTH_CALLBACK: (&str, &str) = ("assets", "oauth/callback");
 /// For a file whose address names its content.
 const FOR_EVER: &str = "public, max-age=31536000, immutable";
 
@@ -83,7 +85,9 @@ impl Site {
             .route(&with_slash, get(redirect))
             .route(
                 &asset,
-                get(async |Path((hash, path)), headers: HeaderMap| self.serve(hash, path, &headers)),
+                get(async |Path((hash, path)), RawQuery(query), headers: HeaderMap| {
+                    self.serve(hash, path, query, &headers)
+                }),
             )
     }
 
@@ -108,7 +112,18 @@ impl Site {
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "they are extracted from the request")]
-    fn serve(&'static self, hash: String, path: String, headers: &HeaderMap) -> Response {
+    fn serve(
+        &'static self,
+        hash: String,
+        path: String,
+        query: Option<String>,
+        headers: &HeaderMap,
+    ) -> Response {
+        if (hash.as_str(), path.as_str()) == OAUTH_CALLBACK {
+            // The part behind `#` is sent to no server, and its page knows what to do with it.
+            let query = query.unwrap_or_default();
+            return redirect_once(&format!("../../../{}#/authorized?{query}", self.mount));
+        }
         let asset = self.asset(&path).filter(|_| hash == self.hash);
         let Some(asset) = asset else {
             let message = format!(
@@ -161,6 +176,14 @@ fn redirect(location: &str) -> Response {
         response.headers_mut().insert(LOCATION, location);
     }
     secured(response)
+}
+
+/// A redirect that no browser remembers.
+fn redirect_once(location: &str) -> Response {
+    let mut response = redirect(location);
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 fn secured(mut response: Response) -> Response {

@@ -178,6 +178,15 @@ async fn a_slash_too_many_is_taken_away() {
 }
 
 #[tokio::test]
+async fn a_browser_that_comes_back_from_an_authorization_server_gets_to_the_page() {
+    let (status, headers, _) = get("/console/assets/oauth/callback?code=a%26b&state=c", &[]).await;
+    assert_eq!(
+        (status, headers["location"].to_str().unwrap(), headers["cache-control"].to_str().unwrap()),
+        (StatusCode::SEE_OTHER, "../../../console#/authorized?code=a%26b&state=c", "no-store")
+    );
+}
+
+#[tokio::test]
 async fn a_head_is_a_get_without_its_body() {
     for path in ["/console".to_owned(), asset_path("app.js")] {
         let (get_status, get_headers, _) = get(&path, &[]).await;

@@ -12,7 +12,7 @@ describe("accessibility", { skip }, () => {
   let fleet;
   let browser;
   before(async () => {
-    [fleet, browser] = await Promise.all([Fleet.start(), Browser.start()]);
+    [fleet, browser] = await Promise.all([Fleet.start({ env: { ENGINE_USAGE_MAX_TOKENS_PER_DAY: "1000000" } }), Browser.start()]);
     for (const user of ["ada", "bob"]) await fleet.provision(user);
     await fleet.call("POST", "/engines/bob/stop");
   });
@@ -25,6 +25,20 @@ describe("accessibility", { skip }, () => {
     assert.deepEqual(found, [], name);
     const wide = await page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);
     assert.ok(!wide, `${name} is wider than the screen`);
+  }
+
+  /** A tool server that waits for its user, in a browser that opens no window. */
+  async function offerServers(page) {
+    const server = { name: "notes", description: "Notes and boards", transport: "http", auth: "oauth", connected: false };
+    const connection = { connection: "c", server: "notes", status: "pending", tools: [], created_at: "2026-01-01T00:00:00.000Z" };
+    const outcome = { status: "authorization_required", authorization_url: "https://notes.example/authorize", state: "s" };
+    await page.route("**/assets/servers", (route) => route.fulfill({ json: { servers: [server] } }));
+    await page.route("**/assets/connections", (route) => route.fulfill({ json: { connections: [connection] } }));
+    await page.route("**/assets/connect", (route) => route.fulfill({ json: outcome }));
+    await page.reload();
+    await page.evaluate(() => {
+      globalThis.open = () => null;
+    });
   }
 
   for (const colorScheme of ["light", "dark"]) {
@@ -49,6 +63,7 @@ describe("accessibility", { skip }, () => {
         await page.keyboard.press("Escape");
         await goTo(page, "engines", "ada");
         await page.getByRole("log").waitFor();
+        await page.getByRole("meter", { name: "Tokens today" }).waitFor();
         await check("engine");
         await page.getByRole("button", { name: "Destroy" }).click();
         await check("destroy");
@@ -57,6 +72,13 @@ describe("accessibility", { skip }, () => {
         await page.getByText("Model calls").waitFor();
         await page.getByText("meeting-notes").waitFor();
         await check("agent");
+        await offerServers(page);
+        await page.getByRole("button", { name: "Connect notes", exact: true }).click();
+        await page.getByText("waits for the authorisation").waitFor();
+        await page.getByText("The window ends at a page").click();
+        await page.getByLabel("Its whole address").fill("nothing");
+        await page.getByRole("button", { name: "Finish" }).click();
+        await check("authorization");
         await openChat(page, "ada", `axe-${colorScheme}-${width}`);
         await check("chat-empty");
         await say(page, "remember that my colour is green");
@@ -72,6 +94,16 @@ describe("accessibility", { skip }, () => {
         await check("chat-permission");
         await page.getByRole("button", { name: "Deny" }).click();
         await ended(page);
+        await page.getByRole("button", { name: "Correct" }).click();
+        await page.getByLabel("What would have been right?").fill("Nothing.");
+        await check("chat-correction");
+        await page.getByRole("button", { name: "Working memory" }).click();
+        await page.getByRole("button", { name: "Change colour" }).click();
+        await check("working-memory");
+        await page.keyboard.press("Escape");
+        await goTo(page, "usage");
+        await page.getByRole("rowheader").first().waitFor();
+        await check("usage");
         await goTo(page, "audit");
         await page.getByRole("cell", { name: "provision" }).first().waitFor();
         await check("audit");
@@ -82,6 +114,18 @@ describe("accessibility", { skip }, () => {
         await signIn(page, fleet, { kind: "Operator", place: "#/" });
         await page.getByRole("button", { name: "Open demo" }).waitFor();
         await check("products");
+        await goTo(page, "usage");
+        await page.getByText("Usage of all products").waitFor();
+        await check("usage-of-all");
+        await page.goto("about:blank");
+        await page.goto(`${fleet.console}/console#/authorized?state=x&code=y`);
+        await page.getByText("No open console waits for this").waitFor();
+        await check("authorized");
+        await page.route("**/app.js", (route) => route.abort());
+        await page.goto("about:blank");
+        await page.goto(`${fleet.console}/console`);
+        await page.getByText("The console has not started").waitFor();
+        await check("fallback");
         assert.deepEqual(page.faults, []);
       });
     }
@@ -140,6 +184,20 @@ describe("accessibility", { skip }, () => {
     for (let step = 0; step < 10 && (await focused()) !== "Allow"; step += 1) await keyboard.press("Shift+Tab");
     await keyboard.press("Enter");
     await ended(page);
+    await tabTo(/^Working memory$/);
+    await keyboard.press("Enter");
+    await page.getByRole("dialog").getByText("Nothing is kept.").waitFor();
+    await tabTo(/^Add$/);
+    await keyboard.press("Enter");
+    await tabTo(/^Name/);
+    await keyboard.type("colour");
+    await tabTo(/^Value/);
+    await keyboard.type("green");
+    await tabTo(/^Save$/);
+    await keyboard.press("Enter");
+    await page.getByLabel("Value of colour").waitFor();
+    await keyboard.press("Escape");
+    await eventually(async () => assert.equal(await focused(), "Working memory"));
     await goTo(page, "engines");
     await page.getByRole("link", { name: "tab" }).waitFor();
     await tabTo(/^tab$/);

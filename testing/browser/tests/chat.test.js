@@ -25,6 +25,10 @@ rules:
     answers:
       - tools: [{ tool: ask_user, input: { question: "Which colour?", options: ["red", "green"] } }]
       - text: "So it is {{result}}."
+  - when: '^keep$'
+    answers:
+      - tools: [{ tool: working_memory_set, input: { key: "<b>colour</b>", value: "green" } }]
+      - text: "It is kept."
   - when: '^fail$'
     answers: [{ text: "I begin, and then", error: refused }]
   - when: '(?s)^(?<all>.*)$'
@@ -96,6 +100,70 @@ describe("chat", { skip }, () => {
     await page.getByLabel("Your answer").fill("a dark blue");
     await page.getByRole("button", { name: "Answer" }).click();
     await page.getByText("So it is a dark blue.").waitFor();
+    assert.deepEqual(page.faults, []);
+  });
+
+  test("a correction is sent, and the next turn knows it", async () => {
+    const page = await chat("corrected");
+    await say(page, "what is the capital?");
+    await ended(page);
+    await page.getByRole("button", { name: "Correct" }).click();
+    const field = page.getByLabel("What would have been right?");
+    await field.fill("é".repeat(4_097));
+    await page.getByText("A correction has at most 8 KiB").waitFor();
+    assert.ok(await page.locator("form.correction").getByRole("button", { name: "Send" }).isDisabled());
+    await field.fill("It is <b>Canberra</b>.");
+    await page.locator("form.correction").getByRole("button", { name: "Send" }).click();
+    await page.getByText("the next turn knows it").waitFor();
+    assert.equal(await field.count(), 0);
+    const { knowledge } = await fleet.call("GET", "/engines/ada/proxy/memory/knowledge");
+    assert.ok(knowledge.some(({ source, content }) => source === "feedback" && content.includes("It is <b>Canberra</b>.")));
+    assert.deepEqual(page.faults, []);
+  });
+
+  test("working memory is shown, changed, added to and removed between turns", async () => {
+    const page = await chat("memory");
+    const open = () => page.getByRole("button", { name: "Working memory" }).click();
+    const dialog = page.getByRole("dialog", { name: "Working memory" });
+    const value = dialog.getByRole("textbox", { name: /^Value/ });
+    const memory = async () => (await fleet.call("GET", "/engines/ada/proxy/tasks/memory/memory")).memory;
+    await open();
+    await dialog.getByText("Nothing is kept.").waitFor();
+    await page.keyboard.press("Escape");
+    await say(page, "keep");
+    await ended(page);
+    await open();
+    await dialog.getByLabel("Value of <b>colour</b>").getByText("green").waitFor();
+    await screenshot(page, "chat-working-memory");
+    await dialog.getByRole("button", { name: "Change <b>colour</b>" }).click();
+    await value.fill('{"is": ["red", 2]}');
+    await dialog.getByRole("button", { name: "Save" }).click();
+    await dialog.getByLabel("Value of <b>colour</b>").getByText("red").waitFor();
+    assert.deepEqual(await memory(), { "<b>colour</b>": { is: ["red", 2] } });
+    // A text that looks like JSON stays a text.
+    await dialog.getByRole("button", { name: "Add" }).click();
+    await dialog.getByLabel("Name").fill("a/b ?#");
+    await value.fill('"7"');
+    await dialog.getByRole("button", { name: "Save" }).click();
+    assert.equal(await dialog.getByLabel("Value of a/b ?#").textContent(), '"7"');
+    await dialog.getByRole("button", { name: "Remove <b>colour</b>" }).click();
+    await eventually(async () => assert.deepEqual(await memory(), { "a/b ?#": "7" }));
+    // What does not fit says so, and nothing is lost.
+    await dialog.getByRole("button", { name: "Change a/b ?#" }).click();
+    await value.fill("x".repeat(40_000));
+    await dialog.getByRole("button", { name: "Save" }).click();
+    await dialog.getByRole("alert").waitFor();
+    assert.equal((await value.inputValue()).length, 40_000);
+    await dialog.getByRole("button", { name: "Close" }).click();
+    // While a turn runs, it is read only.
+    await say(page, "count");
+    await page.getByText("n3 ").first().waitFor();
+    await open();
+    await dialog.getByText("A turn is running").waitFor();
+    assert.ok(await dialog.getByRole("button", { name: "Remove a/b ?#" }).isDisabled());
+    await page.keyboard.press("Escape");
+    await page.getByRole("button", { name: "Cancel" }).click();
+    await ended(page);
     assert.deepEqual(page.faults, []);
   });
 

@@ -122,6 +122,7 @@ describe("figures", { skip }, () => {
     await page.getByText("10 of 10,000 engines").waitFor();
     t.diagnostic(`10,000 engines: searched in ${Date.now() - begin} ms`);
     assert.deepEqual(page.faults, []);
+    await page.context().close();
   });
 
   test("100 changes a second are shown as they come", async (t) => {
@@ -183,5 +184,11 @@ describe("figures", { skip }, () => {
     const kib = (fleet.memory() - earlier) / consoles / KIB;
     t.diagnostic(`memory of the orchestrator per open console: ${kib.toFixed(0)} KiB`);
     assert.ok(kib <= 100, `${kib} KiB`);
+    // What loading the page has opened is closed. What stays is the stream of events.
+    const opened = fleet.connections();
+    const deadline = Date.now() + 60_000;
+    while (fleet.connections() > 4 + consoles && Date.now() < deadline) await new Promise((resolve) => setTimeout(resolve, 500));
+    t.diagnostic(`connections of ${4 + consoles} consoles: ${opened} when they have opened, ${fleet.connections()} later`);
+    assert.equal(fleet.connections(), 4 + consoles);
   });
 });

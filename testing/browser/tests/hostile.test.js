@@ -158,6 +158,7 @@ describe("hostile text", { skip }, () => {
         ["tool_hook", { tool_call_id: call, tool: text, hook: text, on: "before", decision: "refuse", reason: text }],
         ["tool_result", { tool_call_id: call, tool: text, output: text, error: index % 2 ? text : undefined, duration_ms: 1 }],
         ["working_memory_update", { key: text, value: { [text]: text } }],
+        ["working_memory_update", { key: "plan", value: { agent: text, skills: [text], steps: [text, { [text]: text }] } }],
         ["citations", { citations: [{ url: text, title: text }, { url: "javascript:alert(1)", title: text }] }],
         ["content_block_start", { index, block_type: text }],
         [text.split("\n")[0], { text }],
@@ -183,6 +184,67 @@ describe("hostile text", { skip }, () => {
     await ended(page);
     await unfold(page);
     assert.equal(await page.locator("details.tool").count(), PAYLOADS.length);
+    await assertHarmless(page);
+  });
+
+  test("servers, connections, working memory and usage of services that lie", async () => {
+    const page = await browser.page();
+    await signIn(page, fleet);
+    const opened = [];
+    await page.exposeFunction("noteOpened", (url) => opened.push(url));
+    await page.evaluate(() => {
+      globalThis.open = (url) => (globalThis.noteOpened(url), null);
+    });
+    const json = (value, status = 200) => (route) => route.fulfill({ status, json: value });
+    const names = PAYLOADS.map((text, index) => `${text}${index}`);
+    const servers = names.map((name) => ({ name, description: name, transport: "http", auth: "oauth", connected: false }));
+    const connections = names.map((name) => ({ connection: name, server: name, status: name, tools: [name], error: name }));
+    await page.route("**/assets/servers", json({ servers }));
+    await page.route("**/assets/connections", json({ connections }));
+    await page.route("**/skills", json({ skills: names.map((name) => ({ name, source: name, description: name })) }));
+    await goTo(page, "engines", "ada", "agent");
+    await eventually(async () => assert.equal(await page.getByRole("button", { name: /^Disconnect / }).count(), names.length));
+    await assertHarmless(page);
+    // Where to authorise, and what is said of a failure.
+    const connect = page.getByRole("button", { name: /^Connect / });
+    for (const url of [...PAYLOADS, "javascript:alert(1)", "data:text/html,<script>alert(1)</script>", "blob:x"]) {
+      await page.route("**/assets/connect", json({ status: "authorization_required", authorization_url: url, state: url }));
+      await connect.first().click();
+      await page.getByRole("alert").waitFor();
+    }
+    assert.deepEqual(opened, []);
+    const [text] = PAYLOADS;
+    await page.route("**/assets/connect", json({ status: "authorization_required", authorization_url: `https://x.example/?${text}`, state: text }));
+    await page.route("**/assets/callback", json({ error: { code: text, message: PAYLOADS.join("\n") } }, 400));
+    await connect.first().click();
+    await page.getByText("The window ends at a page").click();
+    await page.getByLabel("Its whole address").fill(`https://x.example/?${new URLSearchParams({ state: text, error: text })}`);
+    await page.getByRole("button", { name: "Finish" }).click();
+    await page.getByRole("button", { name: /^Hide what failed/ }).waitFor();
+    await assertHarmless(page);
+    // Working memory.
+    await openChat(page, "ada", "memory-lies");
+    const memory = Object.fromEntries(names.map((name) => [name, { [name]: name }]));
+    await page.route("**/tasks/memory-lies/memory", json({ memory: { ...memory, plain: PAYLOADS[1] } }));
+    await page.getByRole("button", { name: "Working memory" }).click();
+    await page.getByRole("button", { name: "Change plain" }).click();
+    await assertHarmless(page);
+    await page.keyboard.press("Escape");
+    // Caps.
+    const caps = names.map((name) => ({ scope: name, unit: name, limit: 1, used: 1, remaining: 0, resets_at: name }));
+    await page.route("**/usage/caps", json({ caps }));
+    await goTo(page, "engines", "ada");
+    await eventually(async () => assert.equal(await page.getByRole("meter").count(), names.length));
+    await assertHarmless(page);
+    // Usage by engine.
+    const usage = { turns: 1, calls: 1, failed_calls: 0, input_tokens: 1, output_tokens: 1, cache_read_tokens: 0, cost_usd: 1, unpriced_calls: 0, tool_calls: 0 };
+    const rows = names.map((name) => ({ engine_id: name, user_id: name, usage }));
+    await page.route("**/usage?*group_by=engine*", (route) =>
+      route.fulfill({ json: { from: "2026-01-01", to: "2026-01-30", rows, total: usage, total_admits: { admitted: 0, denied: 0, refused: 0, failed: 0 }, next: null } }),
+    );
+    await goTo(page, "usage");
+    await page.getByLabel("By").selectOption("engine");
+    await eventually(async () => assert.equal(await page.getByRole("rowheader").count(), names.length));
     await assertHarmless(page);
   });
 

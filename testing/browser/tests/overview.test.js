@@ -30,6 +30,41 @@ describe("overview", { skip }, () => {
     assert.deepEqual(page.faults, []);
   });
 
+  test("a tab that was left reads no events, and goes on where it was left", async () => {
+    const page = await browser.page();
+    const streams = [];
+    page.on("request", (request) => request.url().includes("/events?") && streams.push(request));
+    const gone = new Promise((resolve) => page.on("requestfailed", (request) => request === streams[0] && resolve()));
+    await page.addInitScript(() => {
+      const { setTimeout } = globalThis;
+      // Five minutes are over at once, as soon as somebody says so.
+      globalThis.setTimeout = (call, ms, ...rest) => setTimeout(call, ms === 300_000 && globalThis.isLong ? 0 : ms, ...rest);
+      Object.defineProperty(document, "hidden", { get: () => globalThis.isLeft === true });
+      globalThis.leave = (isLeft) => {
+        globalThis.isLeft = isLeft;
+        document.dispatchEvent(new Event("visibilitychange"));
+      };
+    });
+    await signIn(page, fleet, { place: "#/engines" });
+    await page.getByText("live").waitFor();
+    // Who is back soon has missed nothing.
+    await page.evaluate(() => globalThis.leave(true));
+    await fleet.provision("before-left");
+    await page.evaluate(() => globalThis.leave(false));
+    await page.getByRole("link", { name: "before-left" }).waitFor();
+    await page.evaluate(() => {
+      globalThis.isLong = true;
+      globalThis.leave(true);
+    });
+    await gone;
+    await fleet.provision("while-left");
+    assert.equal(streams.length, 1);
+    await page.evaluate(() => globalThis.leave(false));
+    await page.getByRole("link", { name: "while-left" }).waitFor();
+    assert.equal(streams.length, 2);
+    assert.deepEqual(page.faults, []);
+  });
+
   test("what was missed while the network was cut is there when it is back", async () => {
     const wire = await Wire.to(fleet.console);
     const page = await browser.page();

@@ -21,7 +21,8 @@ export const skip = missing;
 
 /** A fleet of `roundhouse up`, with the product `demo`. */
 export class Fleet {
-  static async start({ script, env = {} } = {}) {
+  /** With `port`, that is where the console is. `catalog` has files of the catalog by name. */
+  static async start({ script, env = {}, port = 0, catalog = {} } = {}) {
     const fleet = new Fleet();
     fleet.folder = mkdtempSync(path.join(tmpdir(), "roundhouse-console-"));
     const variables = { ...process.env, ROUNDHOUSE_LOG: "warn", ...env };
@@ -29,7 +30,7 @@ export class Fleet {
       variables.LLM_SCRIPT_PATH = path.join(fleet.folder, "script.yaml");
       writeFileSync(variables.LLM_SCRIPT_PATH, script);
     }
-    const args = ["up", "--dir", path.join(fleet.folder, "up"), "--port", "0"];
+    const args = ["up", "--dir", path.join(fleet.folder, "up"), "--port", String(FROM_SOURCE ? 0 : port)];
     fleet.process = spawn(BINARY, args, { env: variables, stdio: ["ignore", "pipe", "pipe"] });
     fleet.base = await new Promise((resolve, reject) => {
       let output = "";
@@ -46,12 +47,15 @@ export class Fleet {
     fleet.key = read("platform.key");
     fleet.adminKey = read("admin.key");
     fleet.console = fleet.base;
-    if (FROM_SOURCE) await fleet.#serveFromSource();
+    if (FROM_SOURCE) await fleet.#serveFromSource(port || (await freePort()));
+    // Engines read them when they start.
+    for (const [name, content] of Object.entries(catalog)) {
+      writeFileSync(path.join(fleet.folder, "up", "catalog", name), JSON.stringify(content));
+    }
     return fleet;
   }
 
-  async #serveFromSource() {
-    const port = await freePort();
+  async #serveFromSource(port) {
     const file = new URL("../dev.js", import.meta.url).pathname;
     this.dev = spawn(process.execPath, [file, this.base, String(port)], { stdio: ["ignore", "pipe", "inherit"] });
     await new Promise((resolve) => this.dev.stdout.once("data", resolve));
@@ -90,6 +94,14 @@ export class Fleet {
       (sum, name) => sum + 1024 * Number(new RegExp(`${name}:\\s+(\\d+)`).exec(rollup)[1]),
       0,
     );
+  }
+
+  /** The connections to the orchestrator's port that are open. */
+  connections() {
+    const port = Number(new URL(this.base).port).toString(16).toUpperCase().padStart(4, "0");
+    const rows = readFileSync("/proc/net/tcp", "utf8").split("\n").map((row) => row.trim().split(/\s+/));
+    // 01: established. The second field is the local address, so each connection counts once.
+    return rows.filter(([, local, , state]) => local?.endsWith(`:${port}`) && state === "01").length;
   }
 
   async stop() {

@@ -30,7 +30,9 @@ impl SourceTree {
             .iter()
             .flat_map(|folder| files(&workspace.join(folder)))
             .collect();
-        files.retain(|file| !file.components().any(|part| part.as_os_str() == "target"));
+        files.retain(|file| {
+            !file.components().any(|part| part.as_os_str() == "target" || part.as_os_str() == "node_modules")
+        });
         let mut words = BTreeSet::new();
         for file in &files {
             let path = file.strip_prefix(workspace).unwrap().with_extension("");

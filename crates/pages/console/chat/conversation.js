@@ -15,6 +15,8 @@ import { applyEvent, newTurn } from "./turn.js";
 const MESSAGES = 60;
 /** Turns whose events are read again when the page is opened, for their thinking and their times. */
 const RECENT_TURNS = 6;
+/** A turn begins with its plan, which is made before what is noted as its start. */
+const BEFORE_START_MS = 300_000;
 /** The engine sends a heartbeat every 15 seconds. */
 const IDLE_MS = 45_000;
 const ACTIVE = new Set(["queued", "running", "waiting_for_person"]);
@@ -31,6 +33,8 @@ export class Conversation {
   #wanted = false;
   #drawing = false;
   #turns = new Map();
+  /** The first turn whose events are read. */
+  #first;
   state = new Store({ phase: "loading", messages: [], hasOlder: false, turns: new Map(), queue: [], sending: undefined, error: undefined });
 
   constructor(user, task) {
@@ -54,8 +58,8 @@ export class Conversation {
     for (let attempt = 0; !signal.aborted; attempt += 1) {
       try {
         const turns = await this.#recentTurns();
-        const first = turns.filter((turn) => turn.started_at !== undefined).at(-1);
-        this.#position = first === undefined ? 0 : Date.parse(first.started_at) - 1;
+        this.#first = turns.filter((turn) => turn.started_at !== undefined).at(-1);
+        this.#position = this.#first === undefined ? 0 : Date.parse(this.#first.started_at) - BEFORE_START_MS;
         await this.#readMessages();
         this.state.patch({ phase: "idle", error: undefined });
         if (turns.length > 0) this.#follow();
@@ -162,6 +166,12 @@ export class Conversation {
     return this.#call("POST", "/feedback", { json: { task_id: this.task, feedback_type: "rating", rating } });
   }
 
+  /** Says what the last answer should have been. */
+  correct(text) {
+    const json = { task_id: this.task, feedback_type: "correction", correction_text: text };
+    return this.#call("POST", "/feedback", { json });
+  }
+
   #call(method, rest, options) {
     const { signal } = this.#abort;
     return method === "GET" ? this.#engine.get(rest, { ...options, signal }) : this.#engine.send(method, rest, { ...options, signal });
@@ -243,11 +253,17 @@ export class Conversation {
     // Events without an id have no place in the log, and one that was read already is not read again.
     if (id === undefined || data.ts <= this.#position) return;
     this.#position = data.ts;
+    if (this.#isEarlier(data)) return;
     const turn = this.#turns.get(data.turn_id) ?? newTurn(data.turn_id);
     this.#turns.set(data.turn_id, applyEvent(turn, event, data));
     if (event === "thread_lifecycle" && ["started", "completed", "cancelled"].includes(data.phase)) {
       this.#readMessages().catch(() => undefined);
     }
+  }
+
+  /** Whether an event is of a turn before the first one whose events are read. */
+  #isEarlier({ ts, turn_id: id }) {
+    return this.#first !== undefined && id !== this.#first.turn_id && ts < Date.parse(this.#first.started_at);
   }
 
   async #readQueue() {

@@ -6,8 +6,10 @@ import { ErrorNotice, Loading } from "../parts/notice.js";
 import { Composer } from "./composer.js";
 import { Conversation } from "./conversation.js";
 import { Answer, UserMessage } from "./messages.js";
+import { After } from "./after.js";
 import { TurnView } from "./turn-view.js";
 import { openRequest } from "./turn.js";
+import { WorkingMemory } from "./working-memory.js";
 
 /** As close to the end as this, the page follows what is added. */
 const NEAR_PX = 80;
@@ -17,6 +19,7 @@ export function Thread({ user, task, changed }) {
   useEffect(() => () => conversation.close(), [conversation]);
   const { phase, messages, hasOlder, turns, queue, sending, error } = useStore(conversation.state);
   const [editing, setEditing] = useState();
+  const [memory, setMemory] = useState(false);
   const groups = useMemo(() => group(messages, turns), [messages, turns]);
   const running = conversation.running;
   const ask = running === undefined ? undefined : openRequest(running);
@@ -26,6 +29,8 @@ export function Thread({ user, task, changed }) {
   useFollowedEnd(box, [groups, sending]);
   const last = groups.at(-1);
   return html`<section class="thread" aria-label="Conversation">
+    <div class="thread-head"><button type="button" class="small" onClick=${() => setMemory(true)}>Working memory</button></div>
+    ${memory && html`<${WorkingMemory} user=${user} task=${task} busy=${running !== undefined} close=${() => setMemory(false)} />`}
     <div class="messages" ref=${box} tabindex="0" role="log" aria-label="Messages" aria-busy=${running !== undefined}>
       ${phase === "loading" && html`<${Loading} what="the conversation" />`}
       ${hasOlder && html`<p class="center"><button type="button" class="small" onClick=${() => conversation.readOlder()}>Show older messages</button></p>`}
@@ -92,21 +97,6 @@ function Group({ item, isLast, conversation, editing, setEditing, idle }) {
       (message) => html`<${UserMessage} key=${message.message_id} message=${message} conversation=${conversation} />`,
     )}
     ${isLast && idle && question !== undefined && html`<${After} conversation=${conversation} retry=${retry} />`}`;
-}
-
-/** What can be done about the last answer. */
-function After({ conversation, retry }) {
-  const [rated, setRated] = useState();
-  const [error, setError] = useState();
-  const attempt = (action) => action.then(() => setError(undefined), setError);
-  const rate = (rating) => attempt(conversation.rate(rating).then(() => setRated(rating)));
-  return html`<div class="after">
-    <button type="button" class="small" onClick=${() => attempt(retry())}>Retry</button>
-    <button type="button" class="small" aria-pressed=${rated === 5} onClick=${() => rate(5)}>Good</button>
-    <button type="button" class="small" aria-pressed=${rated === 1} onClick=${() => rate(1)}>Bad</button>
-    ${rated !== undefined && html`<span class="quiet small" role="status">Thank you; the engine learns from it.</span>`}
-    ${error !== undefined && html`<${ErrorNotice} error=${error} />`}
-  </div>`;
 }
 
 /** Keeps the end in view while what is there grows, unless its reader has scrolled up. */

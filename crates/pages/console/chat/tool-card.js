@@ -6,12 +6,15 @@ import { duration, plain } from "../lib/format.js";
 /** More of an output is shown on demand. */
 const SHOWN_CHARS = 4_000;
 
-/** @param {{tool: import("./turn.js").Tool, ended: boolean, waits?: boolean, children?: unknown}} props */
-export function ToolCard({ tool, ended, waits = false, children }) {
+/**
+ * A call that is `open` is unfolded while it runs.
+ * @param {{tool: import("./turn.js").Tool, ended: boolean, open?: boolean, waits?: boolean, children?: unknown}} props
+ */
+export function ToolCard({ tool, ended, open = false, waits = false, children }) {
   const { tool: name, input, output, error, durationMs, hooks } = tool;
   const isDone = output !== undefined || error !== undefined;
   const state = error !== undefined ? "failed" : isDone ? "done" : ended ? "no result" : waits ? "waits for you" : "running";
-  return html`<details class=${`tool tool-${state.replaceAll(" ", "-")}`}>
+  return html`<details class=${`tool tool-${state.replaceAll(" ", "-")}`} open=${open && !isDone}>
     <summary><span class="tool-name"><bdi>${plain(name)}</bdi></span>
       <span class="tool-input"><bdi>${plain(brief(input))}</bdi></span>
       <span class="small quiet tool-state">${state}${durationMs === undefined ? "" : ` · ${duration(durationMs)}`}</span>
@@ -29,7 +32,7 @@ export function ToolCard({ tool, ended, waits = false, children }) {
 function brief(input) {
   const values = typeof input === "object" && input !== null ? Object.values(input) : [input];
   const texts = values.map((value) => (typeof value === "string" ? value : JSON.stringify(value)));
-  const text = texts.join(" ");
+  const text = texts.join(" ").replace(/\s+/g, " ");
   return text.length > 80 ? `${text.slice(0, 79)}…` : text;
 }
 

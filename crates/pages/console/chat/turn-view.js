@@ -56,17 +56,30 @@ function Parts({ parts, ended, conversation }) {
         return html`<details class="thinking" key=${key}><summary>Thinking${part.open && !ended ? " …" : ""}</summary>
           <div class="thought">${part.text}</div></details>`;
       case "tool":
-        return html`<${ToolCard} key=${key} tool=${part} ended=${ended} waits=${asks || waiting.has(part.id)}>
+        return html`<${ToolCard} key=${key} tool=${part} ended=${ended} open=${part.agent !== undefined && !ended} waits=${asks || waiting.has(part.id)}>
           ${part.agent !== undefined &&
           html`<div class="agent-parts"><p class="label">Sub-agent <bdi>${plain(part.agent.name)}</bdi></p>
             <${Parts} parts=${part.agent.parts} ended=${ended} conversation=${conversation} /></div>`}
         <//>`;
       case "request":
         return html`<${RequestCard} key=${key} request=${part} ended=${ended} conversation=${conversation} />`;
+      case "plan":
+        return html`<${Plan} key=${key} plan=${part} />`;
       default:
         return html`<p class="note" key=${key}>${plain(part.text)}</p>`;
     }
   });
+}
+
+function Plan({ plan: { agent, skills, steps } }) {
+  const means = [
+    agent !== undefined && `with the agent ${plain(agent)}`,
+    skills.length > 0 && `with ${skills.length === 1 ? "the skill" : "the skills"} ${plain(skills.join(", "))}`,
+  ].filter(Boolean);
+  return html`<section class="plan" aria-label="Plan">
+    <p class="label">Plan${means.length > 0 && html` <span class="means"><bdi>${means.join(", ")}</bdi></span>`}</p>
+    ${steps.length > 0 && html`<ol>${steps.map((step, index) => html`<li key=${index}><bdi>${plain(step)}</bdi></li>`)}</ol>`}
+  </section>`;
 }
 
 function Citations({ citations }) {

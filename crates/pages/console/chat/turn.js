@@ -6,8 +6,9 @@
  *   durationMs?: number, hooks: object[], agent?: {name: string, parts: Part[]}}} Tool
  * @typedef {{kind: "request", ts: number, id: string, ask: object, approval?: object, answer?: string,
  *   decision?: object}} Request
+ * @typedef {{kind: "plan", ts: number, agent?: string, skills: string[], steps: string[]}} Plan
  * @typedef {{kind: "note", ts: number, text: string}} Note
- * @typedef {Said | Tool | Request | Note} Part
+ * @typedef {Said | Tool | Request | Plan | Note} Part
  * @typedef {{id: string, state: "running" | "completed" | "failed" | "cancelled", parts: Part[], startedAt?: number,
  *   endedAt?: number, error?: object, usage?: object, citations: object[], stopReason?: string, messageId?: string}} Turn
  */
@@ -106,7 +107,7 @@ function applyPart(parts, type, data) {
     case "approval_resolved":
       return withRequest(parts, data.request_id, ts, { decision: data });
     case "working_memory_update":
-      return [...parts, note(ts, memoryNote(data))];
+      return [...parts, planOf(data) ?? note(ts, memoryNote(data))];
     case "compaction_event":
       return [...parts, note(ts, `${data.messages_collapsed} earlier messages were summarised.`)];
     case "usage_cap":
@@ -130,6 +131,13 @@ function withRequest(parts, id, ts, fields) {
   const at = parts.findIndex((part) => part.kind === "request" && part.id === id);
   if (at < 0) return [...parts, { kind: "request", ts, id, ask: {}, ...fields }];
   return parts.with(at, { ...parts[at], ...fields });
+}
+
+/** The plan of the turn, which the engine keeps in working memory; undefined if this is something else. */
+function planOf({ ts, key, value }) {
+  if (key !== "plan" || !Array.isArray(value?.steps)) return undefined;
+  const skills = Array.isArray(value.skills) ? value.skills : [];
+  return { kind: "plan", ts, agent: value.agent ?? undefined, skills: skills.map(String), steps: value.steps.map(String) };
 }
 
 /**

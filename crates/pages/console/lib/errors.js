@@ -51,6 +51,11 @@ const ADVICE = {
   ENGINE_NOT_RUNNING: "Start the engine first.",
   PRODUCT_DISABLED: "The operator has disabled this product.",
   POLICY_DENIED: "The product's policy forbids it; the operator can change that.",
+  OAUTH_DENIED: "Connect again if the access is to be allowed after all.",
+  INVALID_STATE: "Connect again, and finish within ten minutes.",
+  INVALID_ISSUER: "The answer came from another server than the one that was asked: connect again, and enter nothing there.",
+  ASSETS_NOT_CONFIGURED: "The operator sets AD_ENCRYPTION_KEY and OAUTH_REDIRECT_BASE_URL for engines.",
+  SERVER_FAILED: "Try again in a moment. If it stays so, whoever runs the server can help.",
   INTERNAL_ERROR: "The orchestrator's log has the details under the request's id.",
 };
 

@@ -3,6 +3,7 @@
  */
 
 import { get, path, request } from "./api.js";
+import { seen, whileSeen } from "./attention.js";
 import { ApiError } from "./errors.js";
 import { backoff, readSse, sleep } from "./sse.js";
 import { STATES } from "./states.js";
@@ -79,8 +80,20 @@ export class Fleet {
     this.#draw("live");
   }
 
+  /** Reads the stream until it ends. It is not open while nobody looks, and continues where it was left. */
   async #follow(begun) {
-    const { signal } = this.#abort;
+    const { signal, left, release } = whileSeen(this.#abort.signal);
+    try {
+      await this.#read(signal, begun);
+    } catch (error) {
+      if (!left.aborted) throw error;
+    } finally {
+      release();
+    }
+    if (left.aborted) await seen(this.#abort.signal);
+  }
+
+  async #read(signal, begun) {
     const response = await request("GET", "/events", { query: { after: this.#position }, signal });
     begun();
     this.#draw("live");

@@ -8,6 +8,7 @@ import { useStore } from "../lib/store.js";
 const OF_PRODUCT = [
   ["overview", "Overview"],
   ["engines", "Engines"],
+  ["usage", "Usage"],
   ["audit", "Audit"],
   ["policy", "Policy"],
 ];
@@ -18,17 +19,22 @@ export function Frame({ session, signOut, children }) {
   const isFirst = useRef(true);
   const hasProduct = session.kind === "platform" || session.product !== undefined;
   const place = parts[0] ?? (hasProduct ? "overview" : "products");
-  const links = [...(session.kind === "admin" ? [["products", "Products"]] : []), ...(hasProduct ? OF_PRODUCT : [])];
+  const links = [...(session.kind === "admin" ? [["products", "Products"]] : []), ...(hasProduct ? OF_PRODUCT : [["usage", "Usage"]])];
   const at = parts.slice(0, 3).join("/");
   useEffect(() => {
     // Whoever goes to another view by keyboard, or cannot see, goes on at its beginning.
     if (!isFirst.current) main.current.focus();
     isFirst.current = false;
   }, [at]);
+  const nav = useRef();
+  useEffect(() => {
+    // On a phone, not all of them fit.
+    nav.current.querySelector("[aria-current]")?.scrollIntoView({ inline: "nearest", block: "nearest" });
+  }, [place]);
   return html`<a class="skip" href="#main" onClick=${(event) => skip(event, main.current)}>Skip to the content</a>
     <header class="frame">
       <span class="brand"><${Mark} />Roundhouse</span>
-      <nav aria-label="Console">
+      <nav aria-label="Console" ref=${nav}>
         ${links.map(
           ([name, title]) =>
             html`<a key=${name} href=${`#/${name}`} aria-current=${name === place ? "page" : undefined}>${title}</a>`,

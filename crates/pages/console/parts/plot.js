@@ -12,10 +12,10 @@ const BOTTOM = 22;
 const TOP = 8;
 
 /**
- * @param {{title: string, unit?: (value: number) => string, kind: "bars" | "points", from: number, step: number,
+ * @param {{title: string, unit?: (value: number) => string, label?: (ms: number) => string, kind: "bars" | "points", from: number, step: number,
  *   series: {name: string, colour: number, values: (number | undefined)[]}[], empty: string}} props
  */
-export function Plot({ title, unit = count, kind, from, step, series, empty }) {
+export function Plot({ title, unit = count, label = clock, kind, from, step, series, empty }) {
   const [width, drawing] = useWidth();
   const length = Math.max(...series.map(({ values }) => values.length), 1);
   const totals = Array.from({ length }, (_, at) => height(series, at, kind));
@@ -26,7 +26,7 @@ export function Plot({ title, unit = count, kind, from, step, series, empty }) {
   const hasAny = totals.some((total) => total > 0);
   const draw = kind === "bars" ? bars : points;
   return html`<figure class="plot">
-    <figcaption><h3>${title}</h3>
+    <figcaption><h2>${title}</h2>
       <ul class="legend">${series.map(({ name, colour }) => html`<li key=${name}><span class=${`swatch c${colour}`}></span>${name}</li>`)}</ul>
     </figcaption>
     <svg ref=${drawing} viewBox=${`0 0 ${width} ${HEIGHT}`} role="img" aria-label=${inWords(title, series, unit, kind, empty)}>
@@ -37,10 +37,10 @@ export function Plot({ title, unit = count, kind, from, step, series, empty }) {
           <text class="tick" x=${LEFT - 6} y=${y(value) + 4} text-anchor="end">${unit(value)}</text></g>`;
       })}
       ${[0, 0.25, 0.5, 0.75].map(
-        (share) => html`<text key=${share} class="tick" x=${x(length * share)} y=${HEIGHT - 6}>${clock(from + length * share * step)}</text>`,
+        (share) => html`<text key=${share} class="tick" x=${x(length * share)} y=${HEIGHT - 6}>${label(from + Math.floor(length * share) * step)}</text>`,
       )}
       ${hasAny
-        ? draw({ series, length, x, y, top, from, step, unit })
+        ? draw({ series, length, x, y, top, from, step, unit, label })
         : html`<text class="tick" x=${LEFT + inner.width / 2} y=${TOP + inner.height / 2} text-anchor="middle">${empty}</text>`}
     </svg>
   </figure>`;
@@ -63,8 +63,8 @@ function height(series, at, kind) {
   return kind === "bars" ? values.reduce((sum, value) => sum + value, 0) : Math.max(...values);
 }
 
-function bars({ series, length, x, y, from, step, unit }) {
-  const width = Math.max(1, x(1) - x(0) - 1.5);
+function bars({ series, length, x, y, from, step, unit, label }) {
+  const width = Math.max(1, x(1) - x(0) - (length > 120 ? 0 : 1.5));
   return Array.from({ length }, (_, at) => {
     let below = 0;
     return series.map(({ name, colour, values }) => {
@@ -73,12 +73,12 @@ function bars({ series, length, x, y, from, step, unit }) {
       const bottom = below;
       below += value;
       return html`<rect key=${`${at}-${name}`} class=${`c${colour}`} x=${x(at)} width=${width} y=${y(below)}
-        height=${y(bottom) - y(below)}><title>${clock(from + at * step)}: ${unit(value)} ${name}</title></rect>`;
+        height=${y(bottom) - y(below)}><title>${label(from + at * step)}: ${unit(value)} ${name}</title></rect>`;
     });
   });
 }
 
-function points({ series, length, x, y, from, step, unit }) {
+function points({ series, length, x, y, from, step, unit, label }) {
   const middle = (x(1) - x(0)) / 2;
   // The first series is on top of the others.
   return series.toReversed().map(({ name, colour, values }, order) =>
@@ -86,7 +86,7 @@ function points({ series, length, x, y, from, step, unit }) {
       const value = values[at];
       if (value === undefined) return null;
       return html`<circle key=${`${at}-${name}`} class=${`c${colour}`} cx=${x(at) + middle} cy=${y(value)} r=${6 - 2 * order}>
-        <title>${clock(from + at * step)}: ${name} ${unit(value)}</title></circle>`;
+        <title>${label(from + at * step)}: ${name} ${unit(value)}</title></circle>`;
     }),
   );
 }

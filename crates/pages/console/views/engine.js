@@ -8,6 +8,7 @@ import { useLoaded } from "../lib/load.js";
 import { session } from "../lib/session.js";
 import { to } from "../lib/router.js";
 import { useStore } from "../lib/store.js";
+import { Caps } from "../parts/caps.js";
 import { ActionDialog } from "../parts/dialog.js";
 import { EngineAction, actionsOf } from "../parts/engine-action.js";
 import { EngineLog } from "../parts/engine-log.js";
@@ -62,6 +63,7 @@ export default function Engine({ user }) {
     <div class="columns">
       <${Why} why=${why} />
       <${Facts} engine=${engine} why=${why} change=${() => setDialog({ version: true })} />
+      ${status === "running" && session.value?.kind === "platform" && html`<${Caps} user=${user} newest=${newest} />`}
       <${History} user=${user} newest=${newest} />
       <${EngineLog} user=${user} running=${status === "running"} />
     </div>

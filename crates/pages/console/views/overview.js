@@ -7,6 +7,7 @@ import { fleet } from "../lib/fleet.js";
 import { useLoaded } from "../lib/load.js";
 import { STATES } from "../lib/states.js";
 import { useStore } from "../lib/store.js";
+import { Admits } from "../parts/admits.js";
 import { ErrorNotice, Loading } from "../parts/notice.js";
 import { Plot } from "../parts/plot.js";
 import { Health } from "../parts/state.js";
@@ -53,6 +54,7 @@ export default function Overview() {
     </div>
     ${(before.error ?? metrics.error) !== undefined && html`<${ErrorNotice} error=${before.error ?? metrics.error} again=${before.again} />`}
     <section class="card" aria-labelledby="states"><h2 id="states">States</h2><${Shares} counts=${counts} total=${engines.length} /></section>
+    <${Admits} from=${from} />
     <div class="columns spaced">
       <section class="card" aria-label="Changes"><${Plot} title="Changes per minute" kind="bars" from=${from} step=${MINUTE}
         series=${changes(rows, from)} empty="Nothing has changed in the last hour" /></section>
