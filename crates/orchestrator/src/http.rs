@@ -181,7 +181,7 @@ pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
     let recorder = fleet.metrics().recorder().cloned();
     if let Some(recorder) = &recorder {
         let paths = [proxy::PATH, docs::OPENAPI_PATH, start_page::START_PAGE_PATH].map(str::to_owned);
-        recorder.set_routes(docs::paths().chain(paths).chain(pages::CONSOLE.paths()));
+        recorder.set_routes(docs::paths().chain(paths).chain(pages::paths()));
     }
     let app = AppState { fleet, admin_key, proxy_client: proxy::ProxyClient::new() };
     let others = router_without_middleware(app.clone());
@@ -209,7 +209,7 @@ fn router_without_middleware(app: AppState) -> Router {
     // The document lists only the proxy's common methods.
     let routes = table().route(proxy::PATH, any(proxy::proxy)).route(docs::OPENAPI_PATH, docs::serve());
     let routes = routes.route(start_page::START_PAGE_PATH, start_page::serve());
-    routes.merge(pages::CONSOLE.routes()).with_state(app)
+    routes.merge(pages::routes()).with_state(app)
 }
 
 fn starting_up() -> ApiError {

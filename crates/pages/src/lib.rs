@@ -1,7 +1,7 @@
 //! The pages for browsers that the binary serves. They are part of it, compressed, and load nothing from elsewhere.
 //!
-//! A [`Site`] is an index at an address of its own, and assets below it whose address has the hash of them all. The index
-//! is asked for anew each time, which costs a few bytes while nothing has changed; an asset is kept for ever.
+//! A [`Site`] is pages at addresses of their own, and assets below it whose address has the hash of them all. A page is
+//! asked for anew each time, which costs a few bytes while nothing has changed; an asset is kept for ever.
 //!
 //! Pages need no key: what they show, they ask the API for with the key that their user enters.
 
@@ -9,7 +9,20 @@ mod encoding;
 mod site;
 
 pub use self::site::{Asset, Site};
-pub use self::sites::CONSOLE;
+pub use self::sites::{CONSOLE, DOCS};
+
+/// All sites.
+pub static SITES: [&Site; 2] = [&CONSOLE, &DOCS];
+
+/// The templates of all sites' routes.
+pub fn paths() -> impl Iterator<Item = String> {
+    SITES.iter().flat_map(|site| site.paths())
+}
+
+/// The routes of all sites.
+pub fn routes<S: Clone + Send + Sync + 'static>() -> axum::Router<S> {
+    SITES.iter().fold(axum::Router::new(), |routes, site| routes.merge(site.routes()))
+}
 
 /// The tables that the build has written.
 #[expect(clippy::unreadable_literal, reason = "nobody reads a size that is generated")]

@@ -48,7 +48,9 @@ pub struct Site {
     pub hash: &'static str,
     /// The page at its address.
     pub index: Asset,
-    /// All other files, sorted by path.
+    /// The pages below its address, sorted by path, which is one name.
+    pub pages: &'static [Asset],
+    /// What its pages load, sorted by path.
     pub assets: &'static [Asset],
 }
 
@@ -69,77 +71,102 @@ pub struct Asset {
 
 impl Site {
     /// The routes' templates.
-    pub fn paths(&self) -> [String; 3] {
+    pub fn paths(&self) -> Vec<String> {
         let mount = self.mount;
-        [format!("/{mount}"), format!("/{mount}/"), format!("/{mount}/{{hash}}/{{*path}}")]
+        let mut paths =
+            vec![format!("/{mount}"), format!("/{mount}/"), format!("/{mount}/{{name}}/{{*path}}")];
+        if !self.pages.is_empty() {
+            paths.push(format!("/{mount}/{{name}}"));
+        }
+        paths
     }
 
     /// Returns the routes. They have no state and need no key, so they work whatever state the service is in.
     pub fn routes<S: Clone + Send + Sync + 'static>(&'static self) -> Router<S> {
-        let [index, with_slash, asset] = self.paths();
+        let mount = self.mount;
         // Without the slash: the index names its assets relative to it.
-        let location = format!("../{}", self.mount);
+        let location = format!("../{mount}");
         let redirect = move || std::future::ready(redirect(&location));
-        Router::new()
-            .route(&index, get(async |headers: HeaderMap| self.serve_index(&headers)))
-            .route(&with_slash, get(redirect))
-            .route(
-                &asset,
-                get(async |Path((hash, path)), RawQuery(query), headers: HeaderMap| {
-                    self.serve(hash, path, query, &headers)
-                }),
-            )
+        let index = async |headers: HeaderMap| self.index.revalidated(&headers);
+        let asset =
+            async |Path((hash, path)): Path<(String, String)>, RawQuery(query), headers: HeaderMap| {
+                self.serve((&hash, &path), query, &headers)
+            };
+        let routes = Router::new()
+            .route(&format!("/{mount}"), get(index))
+            .route(&format!("/{mount}/"), get(redirect))
+            .route(&format!("/{mount}/{{name}}/{{*path}}"), get(asset));
+        if self.pages.is_empty() {
+            return routes;
+        }
+        let page = async |Path(name): Path<String>, headers: HeaderMap| self.serve_page(&name, &headers);
+        routes.route(&format!("/{mount}/{{name}}"), get(page))
     }
 
-    /// The file at a path.
+    /// The asset at a path.
     pub fn asset(&self, path: &str) -> Option<&'static Asset> {
-        let index = self.assets.binary_search_by_key(&path, |asset| asset.path).ok()?;
-        self.assets.get(index)
+        find(self.assets, path)
     }
 
-    fn serve_index(&'static self, headers: &HeaderMap) -> Response {
-        let known = headers.get_all(IF_NONE_MATCH).iter().filter_map(|tags| tags.to_str().ok());
-        let is_known = known
-            .flat_map(|tags| tags.split(','))
-            .any(|tag| tag.trim().trim_start_matches("W/") == self.index.etag || tag.trim() == "*");
-        let mut response =
-            if is_known { StatusCode::NOT_MODIFIED.into_response() } else { self.index.response(headers) };
-        let headers = response.headers_mut();
-        headers.insert(ETAG, HeaderValue::from_static(self.index.etag));
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
-        secured(response)
+    /// The page of a name.
+    pub fn page(&self, name: &str) -> Option<&'static Asset> {
+        find(self.pages, name)
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "they are extracted from the request")]
+    fn serve_page(&'static self, name: &str, headers: &HeaderMap) -> Response {
+        match self.page(name) {
+            Some(page) => page.revalidated(headers),
+            None => self.not_found("there is no such page"),
+        }
+    }
+
     fn serve(
         &'static self,
-        hash: String,
-        path: String,
+        (hash, path): (&str, &str),
         query: Option<String>,
         headers: &HeaderMap,
     ) -> Response {
-        if (hash.as_str(), path.as_str()) == OAUTH_CALLBACK {
+        if (hash, path) == OAUTH_CALLBACK {
             // The part behind `#` is sent to no server, and its page knows what to do with it.
             let query = query.unwrap_or_default();
             return redirect_once(&format!("../../../{}#/authorized?{query}", self.mount));
         }
-        let asset = self.asset(&path).filter(|_| hash == self.hash);
-        let Some(asset) = asset else {
-            let message = format!(
-                "there is no such file; GET /{} is the page, which names those of its version",
-                self.mount
-            );
-            return secured(ApiError::new(ErrorCode::NotFound, message).into_response());
-        };
+        let asset = self.asset(path).filter(|_| hash == self.hash);
+        let Some(asset) = asset else { return self.not_found("there is no such file") };
         let mut response = asset.response(headers);
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static(FOR_EVER));
         response.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
         secured(response)
     }
+
+    fn not_found(&self, what: &str) -> Response {
+        let message = format!("{what}; GET /{} is the page that names those of its version", self.mount);
+        secured(ApiError::new(ErrorCode::NotFound, message).into_response())
+    }
+}
+
+/// The file of a path in a table that is sorted by it.
+fn find(files: &'static [Asset], path: &str) -> Option<&'static Asset> {
+    let index = files.binary_search_by_key(&path, |asset| asset.path).ok()?;
+    files.get(index)
 }
 
 impl Asset {
+    /// The content, for a browser that asks each time: it is sent unless the browser has it.
+    fn revalidated(&'static self, headers: &HeaderMap) -> Response {
+        let known = headers.get_all(IF_NONE_MATCH).iter().filter_map(|tags| tags.to_str().ok());
+        let is_known = known
+            .flat_map(|tags| tags.split(','))
+            .any(|tag| tag.trim().trim_start_matches("W/") == self.etag || tag.trim() == "*");
+        let mut response =
+            if is_known { StatusCode::NOT_MODIFIED.into_response() } else { self.response(headers) };
+        let headers = response.headers_mut();
+        headers.insert(ETAG, HeaderValue::from_static(self.etag));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
+        secured(response)
+    }
+
     /// The content, compressed if the request accepts that.
     fn response(&'static self, headers: &HeaderMap) -> Response {
         let mut response = if accepts_gzip(headers) {

@@ -1,7 +1,8 @@
 //! A site over HTTP, as a browser gets it.
 
-#![expect(clippy::unwrap_used, reason = "tests fail as tests do")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests fail as tests do")]
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
 
 use axum::Router;
@@ -9,18 +10,16 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode};
 use flate2::read::GzDecoder;
 use http_body_util::BodyExt as _;
-use pages::{CONSOLE, Site};
+use pages::{CONSOLE, SITES};
 use pretty_assertions::assert_eq;
 use tower::ServiceExt as _;
-
-const SITES: [&Site; 1] = [&CONSOLE];
 
 async fn send(method: &str, path: &str, headers: &[(&str, &str)]) -> (StatusCode, HeaderMap, Vec<u8>) {
     let mut request = Request::builder().method(method).uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let router = CONSOLE.routes().with_state::<()>(());
+    let router = pages::routes().with_state::<()>(());
     let response = Router::oneshot(router, request.body(Body::empty()).unwrap()).await.unwrap();
     let (head, body) = response.into_parts();
     (head.status, head.headers, body.collect().await.unwrap().to_bytes().to_vec())
@@ -40,9 +39,24 @@ fn decompressed(body: &[u8]) -> Vec<u8> {
     content
 }
 
+/// The addresses of all pages.
+fn all_pages() -> Vec<String> {
+    let pages =
+        SITES.iter().flat_map(|site| site.pages.iter().map(|page| format!("/{}/{}", site.mount, page.path)));
+    SITES.iter().map(|site| format!("/{}", site.mount)).chain(pages).collect()
+}
+
 #[tokio::test]
-async fn the_index_is_asked_for_each_time_and_has_a_strict_policy() {
-    let (status, headers, body) = get("/console", &[]).await;
+async fn each_page_is_asked_for_each_time_and_has_a_strict_policy() {
+    let pages = all_pages();
+    assert!(pages.len() > 70, "{pages:?}");
+    for page in pages {
+        assert_strict(&page).await;
+    }
+}
+
+async fn assert_strict(path: &str) {
+    let (status, headers, body) = get(path, &[]).await;
     assert_eq!(
         (status, headers["content-type"].to_str().unwrap()),
         (StatusCode::OK, "text/html; charset=utf-8")
@@ -68,26 +82,68 @@ async fn the_index_is_asked_for_each_time_and_has_a_strict_policy() {
     }
     assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
     let page = String::from_utf8(body).unwrap();
-    for active in ["<script>", "onload", "style=", "http:", "https:"] {
-        assert!(!page.contains(active), "{active}");
+    for active in ["<script>", " onload=", " onclick=", " style=", "<style", "<iframe", "src=\"http"] {
+        assert!(!page.contains(active), "{path}: {active}");
     }
-    assert!(!page.contains(['{', '}']), "{page}");
+    for placeholder in ["{assets}", "{title}", "{content}", "{nav}"] {
+        assert!(!page.contains(placeholder), "{path}: {placeholder}");
+    }
+}
+
+/// The addresses that a page names, relative to the page's.
+fn named(page: &str) -> Vec<String> {
+    let quoted = ["href=\"", "src=\""].into_iter().flat_map(|mark| page.split(mark).skip(1));
+    let address = |rest: &str| rest.split('"').next().unwrap().replace("&amp;", "&");
+    quoted
+        .map(address)
+        .filter(|address| !address.contains("://") && !address.starts_with("mailto:"))
+        .collect()
+}
+
+/// The path to which an address on a page leads, and the name after `#`.
+fn followed(page: &str, address: &str) -> (String, Option<String>) {
+    let (path, anchor) = match address.split_once('#') {
+        Some((path, anchor)) => (path, Some(anchor.to_owned())),
+        None => (address, None),
+    };
+    if path.is_empty() {
+        return (page.to_owned(), anchor);
+    }
+    let mut names: Vec<&str> = page.split('/').filter(|name| !name.is_empty()).collect();
+    names.pop();
+    for name in path.split('/') {
+        if name == ".." {
+            assert!(names.pop().is_some(), "{page}: {address}");
+        } else {
+            names.push(name);
+        }
+    }
+    (format!("/{}", names.join("/")), anchor)
 }
 
 #[tokio::test]
-async fn everything_that_the_index_names_is_there() {
-    let (_, _, page) = get("/console", &[]).await;
-    let page = String::from_utf8(page).unwrap();
-    let named: Vec<&str> = page.split(['"']).filter(|text| text.starts_with("console/")).collect();
-    assert!(named.len() > 10, "{page}");
-    for path in named {
-        let (status, headers, _) = get(&format!("/{path}"), &[]).await;
-        assert_eq!(
-            (status, headers["cache-control"].to_str().unwrap()),
-            (StatusCode::OK, "public, max-age=31536000, immutable"),
-            "{path}"
-        );
+async fn every_link_of_every_page_leads_somewhere() {
+    let (mut checked, mut seen) = (0, BTreeMap::new());
+    for page in all_pages() {
+        let (_, _, text) = get(&page, &[]).await;
+        for address in named(&String::from_utf8(text).unwrap()) {
+            let (path, anchor) = followed(&page, &address);
+            if !seen.contains_key(&path) {
+                let (status, headers, target) = get(&path, &[]).await;
+                assert_eq!(status, StatusCode::OK, "{page} has a link to {address}");
+                let is_page = headers["content-type"] == "text/html; charset=utf-8";
+                let kept = if is_page { "no-cache" } else { "public, max-age=31536000, immutable" };
+                assert_eq!(headers["cache-control"], kept, "{path}");
+                seen.insert(path.clone(), String::from_utf8_lossy(&target).into_owned());
+            }
+            if let Some(anchor) = anchor {
+                let id = format!("id=\"{anchor}\"");
+                assert!(seen[&path].contains(&id), "{page} has a link to {address}");
+            }
+            checked += 1;
+        }
     }
+    assert!(checked > 2_000, "{checked}");
 }
 
 /// A module that is not there would be noticed only by whoever comes to the page that imports it.
@@ -155,7 +211,9 @@ async fn a_file_is_compressed_for_whoever_accepts_that() {
 #[tokio::test]
 async fn what_is_not_there_is_a_404_in_the_envelope() {
     let wrong_hash = format!("/console/{}/app.js", "0".repeat(16));
-    let inside = [asset_path("nothing.js"), asset_path("../app.js"), asset_path("index.html"), wrong_hash];
+    let no_page = "/docs/nothing".to_owned();
+    let inside =
+        [asset_path("nothing.js"), asset_path("../app.js"), asset_path("index.html"), wrong_hash, no_page];
     for path in inside {
         let (status, headers, body) = get(&path, &[]).await;
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
@@ -188,7 +246,7 @@ async fn a_browser_that_comes_back_from_an_authorization_server_gets_to_the_page
 
 #[tokio::test]
 async fn a_head_is_a_get_without_its_body() {
-    for path in ["/console".to_owned(), asset_path("app.js")] {
+    for path in ["/console".to_owned(), "/docs/memory".to_owned(), asset_path("app.js")] {
         let (get_status, get_headers, _) = get(&path, &[]).await;
         let (status, headers, body) = send("HEAD", &path, &[]).await;
         assert_eq!(
@@ -202,7 +260,14 @@ async fn a_head_is_a_get_without_its_body() {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "the sizes are printed for runs with --nocapture")]
 fn sites_are_small() {
-    let bytes: usize = SITES.iter().flat_map(|site| site.assets).map(|asset| asset.gzip.len()).sum();
-    assert!(bytes < 3 * 1024 * 1024, "{bytes} bytes");
+    let mut total = 0;
+    for site in SITES {
+        let files = site.pages.iter().chain(site.assets).chain([&site.index]);
+        let bytes: usize = files.map(|asset| asset.gzip.len()).sum();
+        println!("/{} has {bytes} bytes", site.mount);
+        total += bytes;
+    }
+    assert!(total < 3 * 1024 * 1024, "{total} bytes");
 }

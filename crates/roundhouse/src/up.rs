@@ -44,6 +44,8 @@ const PRODUCT: &str = "demo";
 const SLEEP_REASON: &str = "up_ended";
 /// What `--open` opens.
 const CONSOLE_PATH: &str = "/console";
+/// Where the orchestrator serves the documentation.
+const DOCS_PATH: &str = "/docs";
 
 /// Arguments of `roundhouse up`.
 #[derive(clap::Args)]

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import { Browser, Fleet, screenshot, skip } from "./support.js";
+import { Browser, Fleet, eventually, screenshot, skip } from "./support.js";
 
 describe("fallback", { skip }, () => {
   let fleet;
@@ -62,7 +62,8 @@ describe("fallback", { skip }, () => {
     });
     const loaded = page.goto(`${fleet.console}/console`);
     await advice(page).waitFor({ state: "attached" });
-    assert.ok(!(await advice(page).isVisible()));
+    // Once the style sheet is there, without which nothing is drawn.
+    await eventually(async () => assert.ok(!(await advice(page).isVisible())));
     release();
     await loaded;
     await page.getByLabel("Platform key").waitFor();

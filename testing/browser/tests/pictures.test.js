@@ -99,8 +99,8 @@ describe("pictures", { skip }, () => {
 
   test("those that the README shows are there, and small", () => {
     const readme = readFileSync(path.join(ROOT, "README.md"), "utf8");
-    const shown = [...readme.matchAll(/docs\/pictures\/[\w.-]+/g)].map(([name]) => name);
-    assert.deepEqual(shown, ["docs/pictures/console.webp", "docs/pictures/chat.webp"]);
+    const shown = [...readme.matchAll(/docs\/images\/[\w.-]+/g)].map(([name]) => name);
+    assert.deepEqual(shown, ["docs/images/console.webp", "docs/images/chat.webp"]);
     for (const name of shown) {
       assert.ok(existsSync(path.join(ROOT, name)), `${name} is missing: testing/browser/screenshots takes it`);
       assert.ok(statSync(path.join(ROOT, name)).size <= MAX_BYTES, name);

@@ -40,8 +40,8 @@ impl StartupGate {
         // Explicit routes instead of a fallback: unmatched paths would be answered with 404, although they may
         // exist once the gate is open.
         let starting = starting.route("/", refuse.clone()).route("/{*path}", refuse);
-        // The console says itself that this orchestrator cannot answer yet.
-        let starting = starting.merge(pages::CONSOLE.routes());
+        // The console says itself that this orchestrator cannot answer yet, and the documentation why.
+        let starting = starting.merge(pages::routes());
         let starting = apply_layers(starting, MAX_BODY_BYTES);
         Self { routes: Arc::default(), is_standby, startup_router: starting }
     }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::CONSOLE_PATH;
 use super::folder::{PLATFORM_HEADER_FILE, PLATFORM_KEY_FILE};
+use super::{CONSOLE_PATH, DOCS_PATH};
 
 /// The values that the guide's commands need.
 pub(super) struct Guide<'a> {
@@ -35,6 +35,7 @@ impl fmt::Display for Guide<'_> {
         writeln!(f, "  product  demo, its key in {PLATFORM_KEY_FILE} of the folder")?;
         writeln!(f, "  model    {model}")?;
         writeln!(f, "  console  {base}{CONSOLE_PATH}")?;
+        writeln!(f, "  docs     {base}{DOCS_PATH}")?;
         if !bound.ip().is_loopback() {
             write_warning(f, *bound)?;
         }

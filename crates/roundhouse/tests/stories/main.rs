@@ -75,6 +75,7 @@ mod docker_up;
 mod docker_upgrade;
 mod docker_web;
 mod doctor;
+mod documented_commands;
 mod documents;
 mod documents_hostile;
 mod early_shutdown;

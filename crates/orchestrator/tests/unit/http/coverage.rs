@@ -113,7 +113,7 @@ async fn the_router_and_the_document_have_the_same_routes() {
         let methods = allowed.split(',').filter(|method| *method != "HEAD");
         served.extend(methods.map(|method| (path.clone(), method.to_owned())));
     }
-    for beside in ["/", "/openapi.json"].map(str::to_owned).into_iter().chain(pages::CONSOLE.paths()) {
+    for beside in ["/", "/openapi.json"].map(str::to_owned).into_iter().chain(pages::paths()) {
         assert!(served.remove(&(beside, "GET".to_owned())), "{served:?}");
     }
     let documented =

@@ -112,7 +112,7 @@ async fn the_console_is_beside_the_api_and_there_before_it() {
     let app = TestApp::new().await;
     let asset = format!("/console/{}/app.js", pages::CONSOLE.hash);
     let starting = crate::http::StartupGate::new();
-    for path in ["/console", &asset] {
+    for path in ["/console", &asset, "/docs", "/docs/memory"] {
         let request = || axum::http::Request::get(path).body(axum::body::Body::empty()).unwrap();
         let ready = app.router().oneshot(request()).await.unwrap();
         let early = starting.clone().oneshot(request()).await.unwrap();
@@ -128,7 +128,7 @@ async fn the_console_is_beside_the_api_and_there_before_it() {
     assert_eq!(app.send("GET", "/console/x", &[], "").await.0, 404);
     assert_eq!(app.send("POST", "/console", &[], "").await.0, 405);
     let documented = serde_json::to_string(&document()).unwrap();
-    assert!(!documented.contains("/console"));
+    assert!(!documented.contains("/console") && !documented.contains("\"/docs"));
 }
 
 #[tokio::test]
