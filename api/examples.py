@@ -156,6 +156,8 @@ def play_orchestrator(admin: Service, product: Service) -> str:
     admin("list_fleet_engines")
     admin("get_fleet_usage")
     admin("start_failed_engines")
+    admin("list_fleet_drift")
+    admin("repair_fleet_drift")
     admin("list_fleet_audit_rows")
     image = admin("list_versions")["default"]
     product("change_engine_version", fields={"engine_version": image}, user_id="grace")

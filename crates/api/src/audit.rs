@@ -72,11 +72,13 @@ pub enum AuditEvent {
     QuestionAsked,
     /// A question was answered, cancelled or given up.
     QuestionSettled,
+    /// The operator had a difference between the registry and what exists repaired.
+    Repair,
 }
 
 impl AuditEvent {
     /// All events.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Register,
         Self::PolicyUpdate,
         Self::Provision,
@@ -107,6 +109,7 @@ impl AuditEvent {
         Self::ProductDeleted,
         Self::QuestionAsked,
         Self::QuestionSettled,
+        Self::Repair,
     ];
 
     /// Returns the event's name on the wire and in the registry.
@@ -142,6 +145,7 @@ impl AuditEvent {
             Self::ProductDeleted => "product_deleted",
             Self::QuestionAsked => "question_asked",
             Self::QuestionSettled => "question_settled",
+            Self::Repair => "repair",
         }
     }
 

@@ -14,6 +14,7 @@ pub mod cassettes;
 pub mod citations;
 pub mod content;
 pub mod conversations;
+pub mod drift;
 pub mod engine;
 pub mod error;
 pub mod event;

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use super::blocking::run_blocking;
 use super::warm_marks::WarmMarks;
 use super::{
-    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, DataRoot, DataUnavailable,
+    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, DataListing, DataRoot, DataUnavailable,
     EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
 };
 
@@ -98,6 +98,15 @@ impl DeadlineBackend {
         let missing = BackendError::DataUnavailable(DataUnavailable::EngineFolderMissing);
         (self.on_refusal)(&missing);
         Err(missing)
+    }
+
+    /// See [`EngineBackend::list_data`].
+    pub async fn list_data(
+        &self,
+        engine_id: Option<EngineId>,
+    ) -> Result<Option<Vec<DataListing>>, BackendError> {
+        self.check_data().await?;
+        self.with_deadline(LIST_TIMEOUT, self.backend.list_data(engine_id)).await
     }
 
     /// Marks an engine as warm: it has no user's data.

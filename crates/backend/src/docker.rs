@@ -40,8 +40,8 @@ use super::engine_folder::{EngineFolder, EngineFolders, STILL_RUNNING_MESSAGE};
 use super::engine_log::MAX_SAVED_LINES;
 use super::fence::Fenced;
 use super::{
-    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, EngineBackend, EngineListing, Instance,
-    InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
+    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, DataListing, EngineBackend,
+    EngineListing, Instance, InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
 };
 
 /// Time limit of the network check at startup, which delays the orchestrator's readiness.
@@ -352,6 +352,11 @@ impl EngineBackend for DockerBackend {
     fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool> {
         let folder = self.inner.folders.folder(engine_id);
         Box::pin(run_blocking(move || folder.has_brain()))
+    }
+
+    fn list_data(&self, engine_id: Option<EngineId>) -> BackendFuture<'_, Option<Vec<DataListing>>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(run_blocking(move || inner.folders.list(engine_id).map(Some)))
     }
 
     fn launch(&self, launch: LaunchSpec) -> BackendFuture<'_, Instance> {

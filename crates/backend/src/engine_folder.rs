@@ -7,12 +7,13 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, lchown};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use api::EngineId;
+use api::{EngineId, Timestamp};
 use resources::removal::remove_all;
 use rustix::fs::OFlags;
 
-use super::CooperativeYield;
+use super::{CooperativeYield, DataListing};
 
 /// The folder that holds one folder per engine.
 pub(super) struct EngineFolders {
@@ -46,6 +47,25 @@ impl EngineFolders {
     pub(super) fn folder(&self, engine_id: EngineId) -> EngineFolder {
         EngineFolder { path: self.root.join(engine_id.to_string()) }
     }
+
+    /// Lists the data of all engines, or of one. What has no engine's name is no engine's.
+    pub(super) fn list(&self, engine_id: Option<EngineId>) -> io::Result<Vec<DataListing>> {
+        let mut names = Vec::new();
+        match engine_id {
+            Some(engine_id) => names.push(engine_id),
+            None => {
+                for entry in fs::read_dir(&self.root)? {
+                    names.extend(entry?.file_name().to_str().and_then(|name| name.parse::<EngineId>().ok()));
+                }
+            }
+        }
+        let mut listed = Vec::with_capacity(names.len());
+        for engine_id in names {
+            // It may have been removed since its name was read.
+            listed.extend(self.folder(engine_id).listing(engine_id)?);
+        }
+        Ok(listed)
+    }
 }
 
 impl EngineFolder {
@@ -78,6 +98,21 @@ impl EngineFolder {
     /// Whether the folder contains a brain. An empty folder may be the mount point of a disk that is not mounted.
     pub(super) fn has_brain(&self) -> io::Result<bool> {
         fs::exists(self.path.join(BRAIN_FILE))
+    }
+
+    /// Returns what is known of the data in the folder; `None` if there is no folder.
+    fn listing(&self, engine_id: EngineId) -> io::Result<Option<DataListing>> {
+        let Some(mut changed) = modified(&self.path)? else { return Ok(None) };
+        let brain = modified(&self.path.join(BRAIN_FILE))?;
+        let has_brain = brain.is_some();
+        let wal = modified(&self.path.join(format!("{BRAIN_FILE}-wal")))?;
+        let log = modified(&self.log_path())?;
+        for other in [brain, wal, log].into_iter().flatten() {
+            changed = changed.max(other);
+        }
+        let since_epoch = changed.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let changed_at = Timestamp::from_unix_ms(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX));
+        Ok(Some(DataListing { engine_id, has_brain, changed_at }))
     }
 
     /// Sets the folder's owner and group, unless they are already set.
@@ -128,6 +163,15 @@ impl EngineFolder {
 
     pub(super) fn log_path(&self) -> PathBuf {
         self.path.join("engine.log")
+    }
+}
+
+/// Returns when a file or folder was last written to; `None` if it does not exist. Links are not followed.
+fn modified(path: &Path) -> io::Result<Option<SystemTime>> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => metadata.modified().map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -227,6 +271,33 @@ mod tests {
         symlink(&outside, folder.path()).unwrap();
         assert!(folder.remove().is_err() && folder.create().is_err());
         assert!(outside.join("precious").exists());
+    }
+
+    #[test]
+    fn folders_are_listed_with_their_last_change() {
+        let (root, folder) = folder();
+        let folders = EngineFolders::new(root.path().to_owned());
+        assert_eq!(folders.list(None).unwrap(), []);
+        folder.create().unwrap();
+        fs::create_dir(root.path().join("lost+found")).unwrap();
+        let engine_id = folder.path().file_name().unwrap().to_str().unwrap().parse().unwrap();
+        let [empty] = folders.list(None).unwrap()[..] else { panic!("one folder") };
+        assert!((empty.engine_id, empty.has_brain) == (engine_id, false));
+        let brain = File::create(folder.path().join(BRAIN_FILE)).unwrap();
+        let old = UNIX_EPOCH + std::time::Duration::from_secs(1_000);
+        brain.set_modified(old).unwrap();
+        File::open(folder.path()).unwrap().set_modified(old).unwrap();
+        let listed =
+            DataListing { engine_id, has_brain: true, changed_at: Timestamp::from_unix_ms(1_000_000) };
+        assert_eq!(folders.list(None).unwrap(), [listed]);
+        assert_eq!(folders.list(Some(engine_id)).unwrap(), [listed]);
+        assert_eq!(folders.list(Some(EngineId::new())).unwrap(), []);
+        File::create(folder.log_path())
+            .unwrap()
+            .set_modified(old + std::time::Duration::from_secs(9))
+            .unwrap();
+        File::open(folder.path()).unwrap().set_modified(old).unwrap();
+        assert_eq!(folders.list(None).unwrap()[0].changed_at, Timestamp::from_unix_ms(1_009_000));
     }
 
     #[test]

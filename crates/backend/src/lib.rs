@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use api::policy::{Cpus, Policy};
-use api::{EngineId, EngineImage, KeyHash, ProductId};
+use api::{EngineId, EngineImage, KeyHash, ProductId, Timestamp};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use secrecy::SecretString;
@@ -128,6 +128,17 @@ pub struct EngineListing {
     pub generation: i64,
     /// Whether it runs. If not, this is what remains of an instance that exited or was never started.
     pub running: bool,
+}
+
+/// The data of an engine, as a backend finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataListing {
+    /// The engine.
+    pub engine_id: EngineId,
+    /// Whether the brain is there.
+    pub has_brain: bool,
+    /// When it was last written to, as far as its brain and its log show.
+    pub changed_at: Timestamp,
 }
 
 /// A copy of an engine's brain.
@@ -252,6 +263,12 @@ pub trait EngineBackend: Send + Sync + 'static {
 
     /// Whether the engine's folder exists and contains its brain.
     fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool>;
+
+    /// Lists the data of all engines, or of one; `None` if this backend cannot.
+    fn list_data(&self, engine_id: Option<EngineId>) -> BackendFuture<'_, Option<Vec<DataListing>>> {
+        let _ = engine_id;
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// Launches an engine once any earlier process or container of it is gone. The first launch creates the
     /// engine's folder; any other launch without that folder fails with [`BackendError::DataUnavailable`].

@@ -37,8 +37,8 @@ use super::engine_folder::{EngineFolder, EngineFolders, STILL_RUNNING_MESSAGE};
 use super::engine_log::MAX_LOG_BYTES;
 use super::fence::Fenced;
 use super::{
-    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, EngineBackend, EngineListing, Instance,
-    InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
+    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, DataListing, EngineBackend,
+    EngineListing, Instance, InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
 };
 use crate::VERSION;
 
@@ -299,6 +299,11 @@ impl EngineBackend for ProcessBackend {
     fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool> {
         let folder = self.inner.folders.folder(engine_id);
         Box::pin(run_blocking(move || folder.has_brain()))
+    }
+
+    fn list_data(&self, engine_id: Option<EngineId>) -> BackendFuture<'_, Option<Vec<DataListing>>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(run_blocking(move || inner.folders.list(engine_id).map(Some)))
     }
 
     fn launch(&self, launch: LaunchSpec) -> BackendFuture<'_, Instance> {

@@ -1,6 +1,7 @@
 //! The types that the layers share: who owns an engine, which transitions it may make, and how it is watched.
 //! Nothing here reads or changes anything.
 
+pub(crate) mod drift;
 pub(crate) mod idempotency;
 pub(crate) mod lifecycle;
 pub(crate) mod product_life;

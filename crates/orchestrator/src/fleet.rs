@@ -17,6 +17,7 @@ mod caller;
 mod catalog_fingerprint;
 mod changes;
 mod drain;
+mod drift;
 mod engine_client;
 mod engine_keys;
 mod engines;
@@ -91,6 +92,7 @@ use self::browser::Browsers;
 use self::changes::Changes;
 use self::changes::boot::Boots;
 use self::drain::{DrainState, Drains};
+use self::drift::Drifts;
 use self::engine_client::EngineClient;
 use self::engine_keys::EngineKeys;
 use self::engines::Engines;
@@ -149,6 +151,7 @@ pub struct Fleet {
     pub(crate) usage: UsageReports,
     pub(crate) overview: Overview,
     pub(crate) drains: Arc<Drains>,
+    pub(crate) drifts: Drifts,
     pub(crate) maintenances: Maintenances,
     pub(crate) backups: Arc<Backups>,
     pub(crate) failed_starts: FailedStarts,
@@ -385,6 +388,7 @@ impl Fleet {
             failed_starts: FailedStarts { shared: Arc::clone(shared), executor: Arc::clone(&executor) },
             product_lives: ProductLives::new(shared, products, &executor, &is_ready),
             drains: Arc::new(Drains::new(shared, &executor, &drain, &is_ready)),
+            drifts: Drifts::new(&reconciler),
             backups: Backups::new(shared, &executor, &transfers, &is_ready, &stream_shutdown),
             maintenances: Maintenances::new(shared, &executor, &maintenance),
             overview: Overview::new(

@@ -7,6 +7,7 @@ mod auth;
 mod backups;
 mod browser;
 mod docs;
+mod drift;
 mod engines;
 mod error;
 mod examples;
@@ -151,6 +152,8 @@ http_service::routes! {
     fleet::drain,
     fleet::drain_progress,
     fleet::lift_drain,
+    drift::list,
+    drift::repair,
     log_filters::get_fleet,
     log_filters::set_fleet,
     log_filters::reset_fleet,

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::backup::BackupAction;
+use api::rollout::{RolloutCounts, RolloutPhase};
 use api::usage_days::UsageCounts;
 use api::{ErrorCode, ProductId, Timestamp};
 use parking_lot::Mutex;
@@ -26,7 +27,7 @@ use parking_lot::Mutex;
 use self::families::Families;
 use self::labels::{
     AdmitOutcome, BackupOutcome, BootOutcome, CheckResult, DeliveryOutcome, FailureCause, Label as _,
-    LimitCause, OperationOutcome, RepairKind, Role, StatusClass, WarmClaim,
+    LimitCause, OperationOutcome, RepairKind, Role, RolloutStage, StatusClass, WarmClaim,
 };
 use self::process::ProcessFigures;
 pub(crate) use self::registry::ObservedRegistry;
@@ -63,6 +64,16 @@ pub(crate) struct FleetGauges {
     pub(crate) backup_age: Duration,
     /// The time between two backups by the schedule; zero without one.
     pub(crate) backup_interval: Duration,
+}
+
+/// A rollout that is under way, as it is exposed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RolloutFigures {
+    pub(crate) phase: RolloutPhase,
+    pub(crate) is_paused: bool,
+    /// Whether it is paused or goes back because too much has failed.
+    pub(crate) has_failed: bool,
+    pub(crate) engines: RolloutCounts,
 }
 
 impl Metrics {
@@ -138,6 +149,32 @@ impl Metrics {
                 let count = states.iter().filter(|other| **other == state).count();
                 gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
             }
+        }
+    }
+
+    /// Sets how far the rollout under way is; `None` if there is none.
+    pub(crate) fn set_rollout(&self, rollout: Option<&RolloutFigures>) {
+        let Some(families) = self.families() else { return };
+        let is = |holds: fn(&RolloutFigures) -> bool| i64::from(rollout.is_some_and(holds));
+        families.rollout_paused.set(is(|rollout| rollout.is_paused));
+        families.rollout_failed.set(is(|rollout| rollout.has_failed));
+        for phase in RolloutPhase::ALL {
+            if let Some(gauge) = families.rollout_phase.get(phase) {
+                gauge.set(i64::from(rollout.is_some_and(|rollout| rollout.phase == phase)));
+            }
+        }
+        for stage in RolloutStage::ALL {
+            if let Some(gauge) = families.rollout_engines.get(*stage) {
+                let count = rollout.map_or(0, |rollout| stage.count(&rollout.engines));
+                gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
+        }
+    }
+
+    /// Records that too much has failed in a rollout.
+    pub(crate) fn rollout_failed(&self) {
+        if let Some(families) = self.families() {
+            families.rollout_failures.inc();
         }
     }
 

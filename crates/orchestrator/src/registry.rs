@@ -14,6 +14,7 @@ mod audit_webhooks;
 mod backup_erasures;
 mod browser;
 mod claims;
+mod drift;
 mod dump;
 mod engines;
 mod error;

@@ -2,6 +2,7 @@
 everything as it was."""
 
 import contextlib
+import json
 import signal
 import socket
 import sqlite3
@@ -238,6 +239,39 @@ def backup_store_gone(fleet, over):
     over.wait()
     fleet.orchestrator.kill()
     store.unlink()
+    fleet.orchestrator = fleet.launch()
+    fleet.wait_until_ready()
+
+
+@fault("disk", "RolloutFailed")
+def rollout_paused_by_failures(fleet, over):
+    """A rollout has paused because an engine failed on its version."""
+    _with_rollout(
+        fleet,
+        "INSERT INTO rollouts (rollout_id, engine_version, previous_version, plan, phase, phase_since, paused, discards_turns,"
+        " reason, started_at) VALUES (?, 'svc-engine:0.0.1', 'svc-engine:0.0.1', ?, 'canary', ?, 1, 0, ?, ?)",
+        [f"roll_{1:032x}", json.dumps(_PLAN), _now_ms(), "1 engine has failed on the new version", _now_ms()],
+    )
+    over.wait()
+    _with_rollout(fleet, "DELETE FROM rollouts", [])
+
+
+# Processes have no images to roll out, so that the registry gets what a rollout would have left there.
+_PLAN = {
+    **{"canaries": 1, "bake_s": 0, "window_s": 0, "max_failures": 0, "max_error_percent": 5},
+    **{"concurrency": 1, "on_failure": "pause"},
+}
+
+
+def _now_ms():
+    return int(time.time() * 1000)
+
+
+def _with_rollout(fleet, statement, values):
+    """Changes the registry's rollouts while no orchestrator has it."""
+    fleet.orchestrator.kill()
+    with contextlib.closing(sqlite3.connect(fleet.folder / "registry.sqlite", isolation_level=None)) as registry:
+        registry.execute(statement, values)
     fleet.orchestrator = fleet.launch()
     fleet.wait_until_ready()
 

@@ -124,7 +124,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// The registry's schema, from the orchestrator's migrations.
-    const SCHEMA: [&str; 15] = [
+    const SCHEMA: [&str; 16] = [
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sql"),
         include_str!("../../../crates/orchestrator/migrations/0001_registry.sqlite.sql"),
         include_str!("../../../crates/orchestrator/migrations/0002_supervision.sql"),
@@ -140,6 +140,7 @@ pub(crate) mod tests {
         include_str!("../../../crates/orchestrator/migrations/0012_backup_erasures.sql"),
         include_str!("../../../crates/orchestrator/migrations/0014_warm_engines.sql"),
         include_str!("../../../crates/orchestrator/migrations/0015_usage.sql"),
+        include_str!("../../../crates/orchestrator/migrations/0016_drift.sql"),
     ];
 
     /// Creates a registry with one product and nothing else.

@@ -3266,6 +3266,22 @@ export interface components {
          */
         FileKind: "file" | "folder" | "link" | "other";
         /**
+         * @description The turns of one engine and day by the time from their beginning until their first text, for a histogram. A turn that
+         *     was resumed before it had any is not among them, nor is one that ends without.
+         */
+        FirstDeltas: {
+            /**
+             * Format: int64
+             * @description The sum of the times in milliseconds.
+             */
+            total_ms: number;
+            /**
+             * @description The turns by time: the first number counts those of at most 0.1 s, the next ones those of more, up to 0.25, 0.5,
+             *     1, 2.5, 5, 10, 30 and 60 s, and the last one those of more than that.
+             */
+            turns: number[];
+        };
+        /**
          * @description The form in which a folder is returned.
          * @enum {string}
          */
@@ -5217,6 +5233,8 @@ export interface components {
              * @description The calls that gave no answer.
              */
             failed_calls: number;
+            /** @description The turns by the time until their first text. Versions that do not measure it leave it out. */
+            first_deltas?: components["schemas"]["FirstDeltas"];
             /**
              * Format: int64
              * @description All prompt tokens, including cached ones.

@@ -410,6 +410,47 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/fleet/drift": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Lists the differences between the registry and what exists of engines: instances, and data if the backend can list
+         *     it. What an operation is at is none. It takes two seconds longer if there are any.
+         */
+        get: operations["list_fleet_drift"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/fleet/drift/repair": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Repairs differences between the registry and what exists of engines, as reconciliation does it; without
+         *     `"dry_run": false`, only says what would be done. Each difference is looked at again right before. Each repair is a row
+         *     of the product's audit log. Data is removed only if its kind is named.
+         */
+        post: operations["repair_fleet_drift"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/fleet/engines": {
         parameters: {
             query?: never;
@@ -1128,7 +1169,7 @@ export interface components {
          * @description The event that an audit row records.
          * @enum {string}
          */
-        AuditEvent: "register" | "policy_update" | "provision" | "provision_failed" | "start" | "stop" | "sleep" | "wake" | "crash" | "restart" | "rotate_key" | "destroy" | "mint_token" | "revoke_token" | "set_origins" | "create_key" | "revoke_key" | "create_webhook" | "update_webhook" | "rotate_webhook_secret" | "replay_webhook" | "settle_dead_letters" | "delete_webhook" | "log_filter" | "disable" | "enable" | "delete_product" | "product_deleted" | "question_asked" | "question_settled";
+        AuditEvent: "register" | "policy_update" | "provision" | "provision_failed" | "start" | "stop" | "sleep" | "wake" | "crash" | "restart" | "rotate_key" | "destroy" | "mint_token" | "revoke_token" | "set_origins" | "create_key" | "revoke_key" | "create_webhook" | "update_webhook" | "rotate_webhook_secret" | "replay_webhook" | "settle_dead_letters" | "delete_webhook" | "log_filter" | "disable" | "enable" | "delete_product" | "product_deleted" | "question_asked" | "question_settled" | "repair";
         /** @description Response of `GET /audit`. */
         AuditList: {
             /** @description The page, newest row first. */
@@ -1467,6 +1508,22 @@ export interface components {
             /** @description `destroyed`. */
             status: components["schemas"]["Destroyed"];
         };
+        /** @description A difference between the registry and what exists of engines. */
+        Difference: {
+            /** @description What a person is to do if there is no repair; null otherwise. */
+            advice: string | null;
+            /** @description The engine. */
+            engine_id: components["schemas"]["EngineId"];
+            /** @description The backend's name of the instance; null if it is not about one. */
+            instance: string | null;
+            /** @description What it is. */
+            kind: components["schemas"]["DriftKind"];
+            product_id: components["schemas"]["ProductId"] | null;
+            repair: components["schemas"]["DriftRepair"] | null;
+            /** @description What was seen, in words. */
+            seen: string;
+            user_id: components["schemas"]["UserId"] | null;
+        };
         /** @description 1 to 200 characters, not all of them blank, none of them NUL */
         DisplayName: string;
         /** @description Response of `GET /fleet/drain`. */
@@ -1498,6 +1555,44 @@ export interface components {
              * @description The number of engines that run or are being changed.
              */
             left: number;
+        };
+        /** @description Response of `GET /fleet/drift`. */
+        Drift: {
+            /** @description Whether the engines' data was compared, too; false if the backend cannot list it. */
+            data_compared: boolean;
+            /** @description The differences, sorted by kind and engine: at most 1,000. */
+            differences: components["schemas"]["Difference"][];
+            /**
+             * Format: int64
+             * @description How many there are.
+             */
+            total: number;
+            /** @description Whether there are more than are listed. */
+            truncated: boolean;
+        };
+        /**
+         * @description The kind of a difference between the registry and what exists of engines.
+         * @enum {string}
+         */
+        DriftKind: "orphan_instance" | "superseded_instance" | "unexpected_instance" | "missing_instance" | "abandoned_operation" | "registry_behind" | "data_without_engine" | "engine_without_data";
+        /**
+         * @description What a repair does.
+         * @enum {string}
+         */
+        DriftRepair: "remove_instance" | "mark_failed" | "end_operation" | "adopt_generation" | "remove_data";
+        /** @description Response of `POST /fleet/drift/repair`. */
+        DriftRepairs: {
+            /** @description Whether nothing was repaired. */
+            dry_run: boolean;
+            /** @description The differences that were asked for, sorted by kind and engine: at most 1,000. */
+            results: components["schemas"]["RepairResult"][];
+            /**
+             * Format: int64
+             * @description How many there are.
+             */
+            total: number;
+            /** @description Whether there are more than are listed; those were not touched. */
+            truncated: boolean;
         };
         /** @description An engine that could not be put to sleep or destroyed, which is tried again. */
         EngineFailure: {
@@ -2092,6 +2187,25 @@ export interface components {
             product_id: components["schemas"]["ProductId"];
             /** @description Unique short name. */
             slug: components["schemas"]["Slug"];
+        };
+        /** @description Body of `POST /fleet/drift/repair`: which differences, all by default. */
+        RepairDrift: {
+            /** @description Whether nothing is repaired, only said what would be; true by default. */
+            dry_run?: boolean | null;
+            engine_id?: components["schemas"]["EngineId"] | null;
+            /** @description Only differences of these kinds. Data is removed only if `data_without_engine` is among them. */
+            kinds?: components["schemas"]["DriftKind"][] | null;
+        };
+        /**
+         * @description What became of a repair.
+         * @enum {string}
+         */
+        RepairOutcome: "repaired" | "would_repair" | "no_repair" | "needs_kind" | "gone" | "failed";
+        /** @description A difference, and what became of its repair. */
+        RepairResult: components["schemas"]["Difference"] & {
+            error: components["schemas"]["ErrorDetail"] | null;
+            /** @description What became of it. */
+            outcome: components["schemas"]["RepairOutcome"];
         };
         /** @description Body of `PUT /products/{product_id}/policy`. */
         ReplacePolicy: {
@@ -6400,6 +6514,219 @@ export interface operations {
             };
             /** @description `INTERNAL_ERROR` */
             500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    list_fleet_drift: {
+        parameters: {
+            query?: {
+                /** @description Only differences of this kind */
+                kind?: components["schemas"]["DriftKind"];
+                /** @description Only differences of engines of this product */
+                product_id?: components["schemas"]["ProductId"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The differences, at most 1,000 */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Drift"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `BACKEND_ERROR`: what exists is unknown */
+            502: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `STARTING_UP` */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    repair_fleet_drift: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Identifies the call: whoever repeats it with the same key gets the first one's answer, with `Idempotency-Replayed: true`, and nothing is done again. Kept for 24 hours */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RepairDrift"];
+            };
+        };
+        responses: {
+            /** @description What became of each difference */
+            200: {
+                headers: {
+                    "Roundhouse-Warning": components["headers"]["Roundhouse-Warning"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DriftRepairs"];
+                };
+            };
+            /** @description `INVALID_REQUEST` */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INVALID_ADMIN_KEY` */
+            401: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `REQUEST_TIMEOUT` */
+            408: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_IN_USE`, with `Retry-After`: the call with this key is still under way */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `PAYLOAD_TOO_LARGE` */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `IDEMPOTENCY_KEY_REUSED`: another request was made with this key */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `INTERNAL_ERROR` */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    traceparent: components["headers"]["traceparent"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description `BACKEND_ERROR`: what exists is unknown */
+            502: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
                     traceparent: components["headers"]["traceparent"];

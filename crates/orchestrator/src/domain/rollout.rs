@@ -7,6 +7,17 @@ use backend::BrainFormats;
 /// From how many calls on their failures count.
 const MIN_CALLS: u64 = 20;
 
+/// Why a rollout is paused, or rolled back, if that was an operator.
+pub(crate) const PAUSED_BY_OPERATOR: &str = "an operator has paused it";
+pub(crate) const ROLLED_BACK_BY_OPERATOR: &str = "an operator rolls it back";
+
+/// Whether a rollout is paused or goes back because too much has failed, and not because an operator wants it.
+pub(crate) fn is_stopped_by_failures(phase: RolloutPhase, paused: bool, reason: Option<&str>) -> bool {
+    let is_stopped = paused || phase == RolloutPhase::RollingBack;
+    let by_operator = [PAUSED_BY_OPERATOR, ROLLED_BACK_BY_OPERATOR];
+    is_stopped && reason.is_some_and(|reason| !by_operator.contains(&reason))
+}
+
 /// The proxied calls to engines that were moved, since the rollout's phase began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallCounts {

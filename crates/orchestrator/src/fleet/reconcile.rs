@@ -8,8 +8,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::ProductId;
+use api::drift::DriftKind;
 use api::orchestrator::EngineStatus;
+use api::{EngineId, ProductId};
 use backend::{BackendError, EngineListing, Target};
 use futures::StreamExt as _;
 use tokio::sync::watch;
@@ -29,6 +30,8 @@ use super::supervision::Supervision;
 use super::supervisor::EXIT_CONFIRM_DELAY;
 use super::telemetry::{Repair, Telemetry};
 use super::transitions::{Transitions, unexpected_exit_message};
+use crate::domain::EngineOwner;
+use crate::domain::drift::{Finding, KnownEngine, Observed, Registered};
 use crate::registry::{EngineMove, EngineRow, RegistryError};
 
 /// How long readiness waits for the first comparison. Together with the first call to the backend before it, an
@@ -39,32 +42,16 @@ const FIRST_RECONCILE_TIMEOUT: Duration = Duration::from_millis(7_500);
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Concurrent repairs. Each may wait for the backend, and no repair may delay the others for long.
-const MAX_CONCURRENT_REPAIRS: usize = 16;
+pub(super) const MAX_CONCURRENT_REPAIRS: usize = 16;
 
 /// What a comparison found to repair.
 #[derive(Default)]
 struct Findings {
     /// Rows with a claim but no operation, and rows of idle engines that have a process or the remains of one.
-    inconsistent: Vec<EngineRow>,
-    /// Processes without a row, or launched beside the process that their row names.
+    inconsistent: HashMap<EngineId, EngineRow>,
+    /// Processes without a row, or launched beside the process that their row names, by an orchestrator that had lost the
+    /// registry without noticing.
     orphans: Vec<EngineListing>,
-}
-
-/// Processes of an older generation than the process that the engine's row names, and running beside it. They were
-/// launched by an orchestrator that had lost the registry without noticing.
-fn superseded(rows: &[EngineRow], listed: &[EngineListing]) -> Vec<EngineListing> {
-    let mut current = HashMap::new();
-    for process in listed.iter().filter(|process| process.running) {
-        current.insert((process.engine_id, &process.instance), process.generation);
-    }
-    let newer: HashMap<_, _> = rows
-        .iter()
-        .filter_map(|row| Some((row.engine_id, *current.get(&(row.engine_id, row.instance.as_ref()?))?)))
-        .collect();
-    let is_older = |process: &&EngineListing| {
-        process.running && newer.get(&process.engine_id).is_some_and(|newer| process.generation < *newer)
-    };
-    listed.iter().filter(is_older).cloned().collect()
 }
 
 /// The pause before the registry is read again after a failure.
@@ -164,54 +151,88 @@ impl Reconciler {
         // The rows are read before the listing: an engine launched in between is listed, or its row has changed.
         let rows = self.shared.registry.running_engines().await?;
         let listed = self.shared.backend.list().await?;
-        let rows = self.adopt_generations(rows, &listed).await?;
-        let known: HashSet<_> = rows.iter().map(|row| row.engine_id).collect();
+        let mut rows = self.adopt_generations(rows, &listed).await?;
+        let known = rows.iter().map(|(engine_id, row)| (*engine_id, Registered::Engine(self.known(row))));
+        let mut observed = Observed { engines: known.collect(), instances: listed, data: None };
+        for engine_id in observed.engines_with_instances() {
+            if !rows.contains_key(&engine_id)
+                && let Some((registered, row)) = self.look_up(engine_id).await?
+            {
+                observed.engines.insert(engine_id, registered);
+                rows.extend(row.map(|row| (engine_id, row)));
+            }
+        }
         let mut findings = Findings::default();
-        let (claimed, settled): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.claim.is_some());
-        findings
-            .inconsistent
-            .extend(claimed.into_iter().filter(|row| self.executor.operations.get(&row.owner).is_none()));
-        findings.orphans = superseded(&settled, &listed);
-        let mut missing = without_process(settled, &listed);
+        let mut missing = Vec::new();
+        for Finding { kind, engine_id, instance, .. } in observed.compare() {
+            let row = rows.get(&engine_id);
+            match (kind, row, instance) {
+                (DriftKind::OrphanInstance | DriftKind::SupersededInstance, _, Some(process)) => {
+                    findings.orphans.push(process);
+                }
+                (DriftKind::AbandonedOperation, Some(row), _) => {
+                    findings.inconsistent.insert(engine_id, row.clone());
+                }
+                (DriftKind::UnexpectedInstance, Some(row), Some(process)) => {
+                    let row = findings.inconsistent.remove(&engine_id).unwrap_or_else(|| row.clone());
+                    let row = self.adopt_generation(row, process.generation).await?;
+                    findings.inconsistent.insert(engine_id, row);
+                }
+                (DriftKind::MissingInstance, Some(row), _) => missing.push(row.clone()),
+                // Generations were adopted above, and data is not compared. A difference without its row or its
+                // instance is none.
+                _ => {}
+            }
+        }
         if !missing.is_empty() {
             // If an exit was reported, its handler records it within this time, together with its reason.
             self.shared.clock.sleep(grace).await;
             missing = without_process(missing, &self.shared.backend.list().await?);
         }
         self.mark_failed(missing).await?;
-        for process in listed.into_iter().filter(|process| !known.contains(&process.engine_id)) {
-            self.classify_process(process, &mut findings).await?;
-        }
         Ok(findings)
     }
 
-    /// Adds `process` to `findings` if it has to be removed. Its engine neither ran nor had a claim when the rows
-    /// were read.
-    async fn classify_process(
+    /// The engine of `row`, as it is compared.
+    fn known(&self, row: &EngineRow) -> KnownEngine {
+        KnownEngine {
+            owner: row.owner.clone(),
+            status: row.status,
+            is_claimed: row.claim.is_some(),
+            is_attended: self.is_attended(&row.owner),
+            instance: row.instance.clone(),
+            generation: row.generation,
+        }
+    }
+
+    /// Whether this orchestrator has an operation on the engine.
+    pub(super) fn is_attended(&self, owner: &EngineOwner) -> bool {
+        self.executor.operations.get(owner).is_some()
+    }
+
+    /// Looks up an engine of which an instance was listed, and which neither ran nor had a claim when the rows were read:
+    /// `None` if there is none.
+    async fn look_up(
         &self,
-        process: EngineListing,
-        findings: &mut Findings,
-    ) -> Result<(), FleetError> {
+        engine_id: EngineId,
+    ) -> Result<Option<(Registered, Option<EngineRow>)>, FleetError> {
         // Read after the listing: an engine has its row before it has a process. A warm engine that is claimed meanwhile
         // gets its other row in the same transaction: the warm ones are read first.
-        if self.shared.registry.is_warm_engine(process.engine_id).await? {
-            return Ok(());
+        if self.shared.registry.is_warm_engine(engine_id).await? {
+            return Ok(Some((Registered::LeftAlone, None)));
         }
-        let row = match self.shared.registry.engine_by_id(process.engine_id).await {
+        let row = match self.shared.registry.engine_by_id(engine_id).await {
             // The engine is known; it is left alone until a version runs that can read its row.
-            Err(RegistryError::Unreadable { .. }) => return Ok(()),
+            Err(RegistryError::Unreadable { .. }) => return Ok(Some((Registered::LeftAlone, None))),
             row => row?,
         };
-        match row {
-            None => findings.orphans.push(process),
-            // The remains of a failed engine are kept for their log.
-            Some(row) if row.status == EngineStatus::Failed && !process.running => {}
-            Some(row) if row.claim.is_none() && row.status != EngineStatus::Running => {
-                findings.inconsistent.push(self.adopt_generation(row, process.generation).await?);
+        Ok(row.map(|row| {
+            // It has changed since the rows were read, and the listing says nothing about it.
+            if row.claim.is_some() || row.status == EngineStatus::Running {
+                return (Registered::LeftAlone, None);
             }
-            Some(_) => {}
-        }
-        Ok(())
+            (Registered::Engine(self.known(&row)), Some(row))
+        }))
     }
 
     /// Returns `rows` with no generation behind that of a process that was listed after they were read.
@@ -219,7 +240,7 @@ impl Reconciler {
         &self,
         rows: Vec<EngineRow>,
         listed: &[EngineListing],
-    ) -> Result<Vec<EngineRow>, RegistryError> {
+    ) -> Result<HashMap<EngineId, EngineRow>, RegistryError> {
         let mut rows: HashMap<_, _> = rows.into_iter().map(|row| (row.engine_id, row)).collect();
         for EngineListing { engine_id, generation, .. } in listed {
             let Some(row) = rows.get_mut(engine_id).filter(|row| row.generation < *generation) else {
@@ -232,13 +253,17 @@ impl Reconciler {
                 *row = self.adopt_generation(current, *generation).await?;
             }
         }
-        Ok(rows.into_values().collect())
+        Ok(rows)
     }
 
     /// Raises the row's generation to that of the engine's process, if the registry lost the change for which the
     /// engine was launched. Later changes then have a higher generation, and the backend lets them act on the
     /// engine.
-    async fn adopt_generation(&self, row: EngineRow, generation: i64) -> Result<EngineRow, RegistryError> {
+    pub(super) async fn adopt_generation(
+        &self,
+        row: EngineRow,
+        generation: i64,
+    ) -> Result<EngineRow, RegistryError> {
         if row.generation >= generation {
             return Ok(row);
         }
@@ -252,7 +277,7 @@ impl Reconciler {
     }
 
     /// Marks engines as `failed` that should run and do not.
-    async fn mark_failed(&self, dead: Vec<EngineRow>) -> Result<(), FleetError> {
+    pub(super) async fn mark_failed(&self, dead: Vec<EngineRow>) -> Result<(), FleetError> {
         let mut moves: HashMap<ProductId, Vec<EngineMove>> = HashMap::new();
         for row in dead {
             let entry = self.transitions.crash_entry(&row, &unexpected_exit_message(None), "exit");
@@ -281,9 +306,8 @@ impl Reconciler {
             tracing::warn!(error, "Repairs are skipped: leadership could not be verified.");
             return;
         }
-        let repairs = inconsistent.into_iter().map(|row| async move {
-            self.telemetry.record_repair(Repair::Claim);
-            if let Err(OperationError::Failed(error)) = self.executor.repair(&row).await {
+        let repairs = inconsistent.into_values().map(|row| async move {
+            if let Err(error) = self.repair(&row).await {
                 tracing::warn!(
                     engine_id = %row.engine_id,
                     %error,
@@ -293,13 +317,7 @@ impl Reconciler {
         });
         futures::stream::iter(repairs).buffer_unordered(MAX_CONCURRENT_REPAIRS).collect::<()>().await;
         let kills = orphans.into_iter().map(|orphan| async move {
-            self.telemetry.record_repair(Repair::Orphan);
-            tracing::warn!(
-                engine_id = %orphan.engine_id,
-                "Killing an instance that the registry does not know."
-            );
-            let target = Target { engine_id: orphan.engine_id, generation: orphan.generation };
-            if let Err(error) = self.shared.backend.remove_instance(target).await {
+            if let Err(error) = self.remove_orphan(&orphan).await {
                 tracing::warn!(
                     engine_id = %orphan.engine_id,
                     %error,
@@ -308,5 +326,26 @@ impl Reconciler {
             }
         });
         futures::stream::iter(kills).buffer_unordered(MAX_CONCURRENT_REPAIRS).collect::<()>().await;
+    }
+
+    /// Ends the abandoned operation on the engine of `row`, or removes an instance that it should not have.
+    pub(super) async fn repair(&self, row: &EngineRow) -> Result<(), FleetError> {
+        self.telemetry.record_repair(Repair::Claim);
+        match self.executor.repair(row).await {
+            Err(OperationError::Failed(error)) => Err(error),
+            Ok(_) | Err(OperationError::Stale | OperationError::Preempted) => Ok(()),
+        }
+    }
+
+    /// Removes an instance that the registry does not know, or that it has replaced.
+    pub(super) async fn remove_orphan(&self, orphan: &EngineListing) -> Result<(), BackendError> {
+        self.telemetry.record_repair(Repair::Orphan);
+        tracing::warn!(engine_id = %orphan.engine_id, "Killing an instance that the registry does not know.");
+        let target = Target { engine_id: orphan.engine_id, generation: orphan.generation };
+        match self.shared.backend.remove_instance(target).await {
+            // It is gone; one of a later launch runs on.
+            Ok(()) | Err(BackendError::Superseded { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }

@@ -25,7 +25,11 @@ use super::execute::Executor;
 use super::idempotency::Call;
 use super::policies::Policies;
 use super::shared::Shared;
-use crate::domain::rollout::{RolloutAct, RolloutChange, RolloutStep, RolloutView, act, failures, next_step};
+use crate::domain::rollout::{
+    PAUSED_BY_OPERATOR, ROLLED_BACK_BY_OPERATOR, RolloutAct, RolloutChange, RolloutStep, RolloutView, act,
+    failures, is_stopped_by_failures, next_step,
+};
+use crate::metrics::RolloutFigures;
 use crate::registry::RolloutRow;
 
 /// The plan of a rollout that specifies nothing.
@@ -237,7 +241,7 @@ impl Rollouts {
             RolloutChange::None => return Ok(row),
             RolloutChange::Pause(true) => {
                 row.paused = true;
-                row.reason = Some("an operator has paused it".to_owned());
+                row.reason = Some(PAUSED_BY_OPERATOR.to_owned());
             }
             RolloutChange::Pause(false) => {
                 row.paused = false;
@@ -253,7 +257,7 @@ impl Rollouts {
                     ended_at: None,
                     ..self.in_phase(&row, RolloutPhase::RollingBack)
                 };
-                row.reason = Some("an operator rolls it back".to_owned());
+                row.reason = Some(ROLLED_BACK_BY_OPERATOR.to_owned());
                 self.shared.registry.retry_stuck_rollout_engines(&row).await?;
             }
         }
@@ -281,6 +285,9 @@ impl Rollouts {
             // The senders live as long as the fleet.
             let _ = ready.wait_for(|ready| *ready).await;
             loop {
+                if self.state.under_way().is_none() {
+                    self.shared.metrics.set_rollout(None);
+                }
                 let _ = under_way.wait_for(Option::is_some).await;
                 let pause = match Box::pin(self.pass()).await {
                     Ok(true) => continue,
@@ -315,6 +322,12 @@ impl Rollouts {
             engines: self.shared.registry.rollout_counts(&rollout).await?,
             calls: self.state.call_counts(),
         };
+        self.shared.metrics.set_rollout(Some(&RolloutFigures {
+            phase: view.phase,
+            is_paused: view.paused,
+            has_failed: is_stopped_by_failures(view.phase, view.paused, rollout.reason.as_deref()),
+            engines: view.engines,
+        }));
         match next_step(&view, self.shared.clock.now()) {
             RolloutStep::Wait => Ok(false),
             RolloutStep::Move { limit, running } => self.move_engines(&rollout, limit, running).await,
@@ -345,6 +358,7 @@ impl Rollouts {
 
     async fn fail(&self, rollout: &Arc<RolloutRow>, reason: String) -> Result<bool, FleetError> {
         tracing::error!(rollout_id = %rollout.rollout_id, reason, "A rollout has failed.");
+        self.shared.metrics.rollout_failed();
         let next = match rollout.plan.on_failure {
             OnFailure::RollBack => self.in_phase(rollout, RolloutPhase::RollingBack),
             OnFailure::Pause => RolloutRow { paused: true, ..(**rollout).clone() },

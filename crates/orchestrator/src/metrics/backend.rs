@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use api::{EngineId, EngineImage};
 use backend::{
-    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, EngineBackend, EngineListing, Instance,
-    InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
+    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, DataListing, EngineBackend,
+    EngineListing, Instance, InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
 };
 use futures::stream::BoxStream;
 
@@ -101,6 +101,10 @@ impl EngineBackend for ObservedBackend {
 
     fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool> {
         self.observe(BackendCall::HasData, self.backend.has_data(engine_id))
+    }
+
+    fn list_data(&self, engine_id: Option<EngineId>) -> BackendFuture<'_, Option<Vec<DataListing>>> {
+        self.observe(BackendCall::ListData, self.backend.list_data(engine_id))
     }
 
     fn launch(&self, launch: LaunchSpec) -> BackendFuture<'_, Instance> {

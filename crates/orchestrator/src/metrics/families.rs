@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use api::backup::BackupAction;
+use api::rollout::RolloutPhase;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry, Unit};
@@ -11,7 +12,7 @@ use super::engine_counts::EngineCounts;
 use super::http::{RouteAnswers, RouteDurations, Routes};
 use super::labels::{
     AdmitOutcome, BackendCall, BackendErrorKind, BackupOutcome, BootOutcome, CheckResult, DeliveryOutcome,
-    FailureCause, LimitCause, OperationOutcome, RegistryErrorKind, RepairKind, Role, WarmClaim,
+    FailureCause, LimitCause, OperationOutcome, RegistryErrorKind, RepairKind, Role, RolloutStage, WarmClaim,
 };
 use super::primitives::{Bounds, ByLabel, ByLabels, Histogram, SecondsCounter, SparseHistograms};
 use super::registry::RegistryCall;
@@ -55,6 +56,11 @@ pub(super) struct Families {
     pub(super) boot_duration: Histogram,
     pub(super) warm_engines: ByLabel<WarmState, Gauge>,
     pub(super) warm_claims: ByLabel<WarmClaim, Counter>,
+    pub(super) rollout_phase: ByLabel<RolloutPhase, Gauge>,
+    pub(super) rollout_paused: Gauge,
+    pub(super) rollout_failed: Gauge,
+    pub(super) rollout_failures: Counter,
+    pub(super) rollout_engines: ByLabel<RolloutStage, Gauge>,
     pub(super) health_checks: ByLabel<CheckResult, Counter>,
     pub(super) health_check_lag: Histogram,
     pub(super) engine_failures: ByLabel<FailureCause, Counter>,
@@ -157,6 +163,11 @@ impl Families {
             boot_duration: to.seconds("boot_duration", "Time from the launch of an engine until it was ready", change_duration()),
             warm_engines: to.add("warm_engines", "Engines that were booted ahead, by state", ByLabel::new(Gauge::default)),
             warm_claims: to.add("warm_claims", "Provisions by what they found in the warm pool", counters()),
+            rollout_phase: to.add("rollout_phase", "1 for the phase of the rollout under way, 0 for the others", ByLabel::new(Gauge::default)),
+            rollout_paused: to.add("rollout_paused", "Whether the rollout under way is paused", Gauge::default()),
+            rollout_failed: to.add("rollout_failed", "Whether the rollout under way is paused or goes back because too much has failed", Gauge::default()),
+            rollout_failures: to.add("rollout_failures", "Times that too much had failed for a rollout to go on", Counter::default()),
+            rollout_engines: to.add("rollout_engines", "Engines of the rollout under way, by state", ByLabel::new(Gauge::default)),
             health_checks: to.add("health_checks", "Health checks of running engines by result", counters()),
             health_check_lag: to.seconds("health_check_lag", "Delay between the due time and the start of a health check", Histogram::new(LAG_BOUNDS)),
             engine_failures: to.add("engine_failures", "Running engines that were declared failed", counters()),

@@ -4,6 +4,7 @@
 use api::ErrorCode;
 use api::backup::BackupAction;
 use api::orchestrator::EngineStatus;
+use api::rollout::{RolloutCounts, RolloutPhase};
 use backend::BackendError;
 
 use crate::domain::lifecycle::Change;
@@ -77,6 +78,45 @@ impl Label for WarmState {
 
     fn value(self) -> &'static str {
         self.as_str()
+    }
+}
+
+impl Label for RolloutPhase {
+    const NAME: &'static str = "phase";
+    const ALL: &'static [Self] = &Self::ALL;
+
+    fn value(self) -> &'static str {
+        self.as_str()
+    }
+}
+
+label! {
+    /// How far a rollout is with an engine.
+    RolloutStage: "state" {
+        Waiting => "waiting",
+        Moving => "moving",
+        Moved => "moved",
+        Failed => "failed",
+        Unhealthy => "unhealthy",
+        Skipped => "skipped",
+        RolledBack => "rolled_back",
+        Stuck => "stuck",
+    }
+}
+
+impl RolloutStage {
+    /// The number of engines with which a rollout is this far.
+    pub(crate) const fn count(self, counts: &RolloutCounts) -> u64 {
+        match self {
+            Self::Waiting => counts.waiting,
+            Self::Moving => counts.moving,
+            Self::Moved => counts.moved,
+            Self::Failed => counts.failed,
+            Self::Unhealthy => counts.unhealthy,
+            Self::Skipped => counts.skipped,
+            Self::RolledBack => counts.rolled_back,
+            Self::Stuck => counts.stuck,
+        }
     }
 }
 
@@ -217,6 +257,7 @@ label! {
         Ping => "ping",
         List => "list",
         HasData => "has_data",
+        ListData => "list_data",
         Launch => "launch",
         Stop => "stop",
         Kill => "kill",

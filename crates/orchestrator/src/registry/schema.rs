@@ -17,7 +17,7 @@ const MIGRATIONS: [Migration; 2] = [
 
 /// What was added to the current schema without a new version, in order: an earlier version of this binary goes on
 /// without it, so a deployment can be downgraded.
-const ADDITIONS: [Migration; 12] = [
+const ADDITIONS: [Migration; 13] = [
     Migration { shared: include_str!("../../migrations/0003_scheduled_wakes.sql"), sqlite: "", postgres: "" },
     Migration {
         shared: include_str!("../../migrations/0004_browser_tokens.sql"),
@@ -66,7 +66,11 @@ const ADDITIONS: [Migration; 12] = [
         sqlite: "",
         postgres: include_str!("../../migrations/0015_usage.postgres.sql"),
     },
+    Migration { shared: include_str!("../../migrations/0016_drift.sql"), sqlite: "", postgres: "" },
 ];
+
+/// The number of the addition that made the table of warm engines.
+const WARM_ENGINES_ADDITION: i64 = 11;
 
 struct Migration {
     shared: &'static str,
@@ -201,9 +205,9 @@ async fn add(connection: &mut AnyConnection, database: DatabaseKind) -> Result<(
     Ok(())
 }
 
-/// Whether the database has the table of warm engines, which was added last. It may not have been opened for writing yet.
+/// Whether the database has the table of warm engines. It may not have been opened for writing since that was added.
 pub(super) async fn has_warm_engines(connection: &mut AnyConnection) -> Result<bool, OpenRegistryError> {
-    Ok(added(connection).await? >= count(&ADDITIONS))
+    Ok(added(connection).await? >= WARM_ENGINES_ADDITION)
 }
 
 /// Returns the number of additions that the database has.

@@ -14,7 +14,7 @@ const EVENTS = [
   "provision", "provision_failed", "start", "stop", "sleep", "wake", "crash", "restart", "rotate_key", "destroy",
   "register", "policy_update", "mint_token", "revoke_token", "set_origins", "create_key", "revoke_key", "create_webhook",
   "update_webhook", "rotate_webhook_secret", "replay_webhook", "settle_dead_letters", "delete_webhook", "log_filter",
-  "disable", "enable", "delete_product", "product_deleted", "question_asked", "question_settled",
+  "disable", "enable", "delete_product", "product_deleted", "question_asked", "question_settled", "repair",
 ];
 
 export default function Audit() {

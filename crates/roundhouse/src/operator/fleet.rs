@@ -1,6 +1,7 @@
 //! `roundhouse fleet`: the engines of all products, as the operator of a deployment sees them and acts on them.
 
 mod drain;
+mod drift;
 mod engines;
 mod maintenance;
 mod start_failed;
@@ -30,6 +31,8 @@ enum Command {
         #[command(subcommand)]
         command: drain::Command,
     },
+    /// Show what differs between the registry and what exists of engines, or repair it.
+    Drift(drift::Args),
     /// Show or change what the orchestrator logs.
     LogFilter {
         #[command(subcommand)]
@@ -52,6 +55,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             Command::Status(args) => status::show(args).await,
             Command::Engines(args) => engines::list(args).await,
             Command::Drain { command } => drain::run(command).await,
+            Command::Drift(args) => drift::run(args).await,
             Command::LogFilter { command } => log_filter::run_fleet(command).await,
             Command::Maintenance { command } => maintenance::run(command).await,
             Command::StartFailed(args) => start_failed::run(args).await,

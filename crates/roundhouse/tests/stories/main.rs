@@ -78,6 +78,7 @@ mod doctor;
 mod documented_commands;
 mod documents;
 mod documents_hostile;
+mod drift;
 mod early_shutdown;
 mod edit_retry;
 mod engine_api;

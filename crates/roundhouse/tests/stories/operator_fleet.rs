@@ -40,12 +40,24 @@ fn commands() -> Vec<(&'static [&'static str], Value)> {
         "id": 3, "at": time, "product_id": product, "engine_id": engine, "user_id": "ada", "event": "sleep",
         "duration_ms": 31, "detail": {"reason": "drain"}, "hash": "00",
     }]});
+    let difference = json!({
+        "kind": "missing_instance", "engine_id": engine, "product_id": product, "user_id": "ada\u{202e}",
+        "instance": "1", "seen": "it does not run", "repair": "mark_failed", "advice": null,
+    });
+    let mut result = difference.clone();
+    (result["outcome"], result["error"]) = ("would_repair".into(), Value::Null);
+    let drift = json!({
+        "differences": [difference], "total": 2000, "truncated": true, "data_compared": false,
+    });
+    let repairs = json!({"dry_run": false, "results": [result], "total": 1, "truncated": false});
     vec![
         (&["fleet", "status"][..], status),
         (&["fleet", "engines"], engines),
         (&["fleet", "drain", "status"], drain.clone()),
         (&["fleet", "drain", "start"], drain),
         (&["fleet", "drain", "end"], json!({"drained_since": null, "left": 0})),
+        (&["fleet", "drift"], drift),
+        (&["fleet", "drift", "repair", "--all", "--yes"], repairs),
         (&["fleet", "start-failed"], started),
         (&["fleet", "events"], rows),
     ]
@@ -172,6 +184,8 @@ async fn answers_are_shown_in_pipes_with_one_line_for_each_row() {
         (0, "PRODUCT | ada\\u{202e} | AGO | 3 | the backend did not answer in time (BACKEND_ERROR)\n1 of 150 are"),
         (0, "engines left: 2."),
         (0, "engines start again when somebody needs them"),
+        (0, "missing_instance | eng_00000000000000000000000000000008 | PRODUCT | ada\\u{202e} | it does not run | mark_failed\n1 of 2000 are shown\nThe backend cannot"),
+        (0, "it does not run | would be repaired: mark_failed"),
         (1, "bob of prod_00000000000000000000000000000007: not started: it did not come up (BOOT_TIMEOUT)\n1 started"),
         (0, "PRODUCT | #3 | sleep | ada | TIME | {\"reason\":\"drain\"}"),
     ]) {

@@ -88,6 +88,7 @@ class AuditRow(BaseModel):
             "product_deleted",
             "question_asked",
             "question_settled",
+            "repair",
         ]
         | str
     )
@@ -1398,6 +1399,7 @@ class AuditWebhook(BaseModel):
             "product_deleted",
             "question_asked",
             "question_settled",
+            "repair",
         ]
         | str
     ]
@@ -1612,6 +1614,78 @@ class CreatedPlatformKey(PlatformKeySummary):
     platform_api_key: str
     """
     The key, for `X-Platform-Key`. It is returned only here.
+    """
+
+
+class Difference(BaseModel):
+    """
+    A difference between the registry and what exists of engines.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    advice: str | None
+    """
+    What a person is to do if there is no repair; null otherwise.
+    """
+    engine_id: str
+    """
+    The engine.
+    """
+    instance: str | None
+    """
+    The backend's name of the instance; null if it is not about one.
+    """
+    kind: (
+        Literal[
+            "orphan_instance",
+            "superseded_instance",
+            "unexpected_instance",
+            "missing_instance",
+            "abandoned_operation",
+            "registry_behind",
+            "data_without_engine",
+            "engine_without_data",
+        ]
+        | str
+    )
+    product_id: str | None
+    repair: (
+        Literal["remove_instance", "mark_failed", "end_operation", "adopt_generation", "remove_data"]
+        | str
+        | None
+    )
+    seen: str
+    """
+    What was seen, in words.
+    """
+    user_id: str | None
+
+
+class Drift(BaseModel):
+    """
+    Response of `GET /fleet/drift`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    data_compared: bool
+    """
+    Whether the engines' data was compared, too; false if the backend cannot list it.
+    """
+    differences: list[Difference]
+    """
+    The differences, sorted by kind and engine: at most 1,000.
+    """
+    total: int
+    """
+    How many there are.
+    """
+    truncated: bool
+    """
+    Whether there are more than are listed.
     """
 
 
@@ -1879,6 +1953,18 @@ class ProductUsageRow(BaseModel):
     """
 
 
+class RepairResult(Difference):
+    """
+    A difference, and what became of its repair.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    error: ErrorDetail | None
+    outcome: Literal["repaired", "would_repair", "no_repair", "needs_kind", "gone", "failed"] | str
+
+
 class RevokedToken(TokenSummary):
     """
     Response of `DELETE /engines/{user_id}/tokens/{token_id}`.
@@ -2053,6 +2139,32 @@ class DrainProgress(BaseModel):
     left: int
     """
     The number of engines that run or are being changed. The drain is complete when there are none.
+    """
+
+
+class DriftRepairs(BaseModel):
+    """
+    Response of `POST /fleet/drift/repair`.
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+    )
+    dry_run: bool
+    """
+    Whether nothing was repaired.
+    """
+    results: list[RepairResult]
+    """
+    The differences that were asked for, sorted by kind and engine: at most 1,000.
+    """
+    total: int
+    """
+    How many there are.
+    """
+    truncated: bool
+    """
+    Whether there are more than are listed; those were not touched.
     """
 
 

@@ -161,3 +161,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn only_what_failures_have_stopped_counts_as_stopped_by_them() {
+    let failures = Some("1 engine has failed on the new version, and at most 0 may");
+    for (phase, paused, reason, expected) in [
+        (RolloutPhase::Canary, true, failures, true),
+        (RolloutPhase::RollingBack, false, failures, true),
+        (RolloutPhase::Canary, true, Some(PAUSED_BY_OPERATOR), false),
+        (RolloutPhase::RollingBack, false, Some(ROLLED_BACK_BY_OPERATOR), false),
+        (RolloutPhase::Rolling, false, None, false),
+        (RolloutPhase::RolledBack, false, failures, false),
+    ] {
+        assert_eq!(is_stopped_by_failures(phase, paused, reason), expected, "{phase:?} {paused} {reason:?}");
+    }
+}

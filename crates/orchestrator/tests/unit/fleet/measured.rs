@@ -13,7 +13,7 @@ use crate::testing::{BackendCall, Fault, TestApp, summarize};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The value of a series.
-fn scraped(app: &TestApp, series: &str) -> u64 {
+pub(super) fn scraped(app: &TestApp, series: &str) -> u64 {
     let recorder = app.orchestrator.fleet().metrics().recorder().unwrap();
     let text = recorder.encode(FleetGauges::default(), TextFormat::Prometheus);
     let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));

@@ -5,6 +5,7 @@ mod browsers;
 mod data;
 mod deletes;
 mod drain;
+mod drift;
 mod endings;
 mod explanations;
 mod fairness;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use api::EngineId;
 use serde_json::{Value, json};
 
+use super::measured::scraped;
 use crate::testing::{ADMIN_KEY, BackendCall, Fault, ProductClient, TestApp, summarize};
 
 const STEP: Duration = Duration::from_millis(500);
@@ -248,6 +249,14 @@ async fn a_completed_rollout_is_rolled_back_but_for_what_began_on_it() {
     assert_eq!(summarize(answer), "409 ROLLOUT_OVER");
 }
 
+/// What is exposed: whether the phase is the first, whether the rollout is paused and has failed, how often one has
+/// failed, and the engines that wait.
+fn figures(app: &TestApp) -> [u64; 5] {
+    let names =
+        ["phase{phase=\"canary\"}", "paused", "failed", "failures_total", "engines{state=\"waiting\"}"];
+    names.map(|name| scraped(app, &format!("roundhouse_rollout_{name}")))
+}
+
 #[tokio::test]
 async fn a_rollout_pauses_when_asked_and_when_it_fails_if_it_shall() {
     let app = TestApp::new().await;
@@ -261,6 +270,7 @@ async fn a_rollout_pauses_when_asked_and_when_it_fails_if_it_shall() {
     let launches = app.backend.launches().len();
     app.while_time_passes(STEP, app.sleep(Duration::from_mins(5))).await;
     assert_eq!((app.backend.launches().len(), current(&app).await), (launches, paused), "nothing moves");
+    assert_eq!(figures(&app), [1, 1, 1, 1, 8]);
     let (_, resumed) = call(&app, "POST", &format!("/{id}/resume"), Value::Null).await;
     assert_eq!((&resumed["paused"], &resumed["plan"]["max_failures"]), (&json!(false), &json!(1)));
     advance_to(&app, "baking").await;
@@ -268,8 +278,11 @@ async fn a_rollout_pauses_when_asked_and_when_it_fails_if_it_shall() {
     assert_eq!(paused["reason"], "an operator has paused it");
     app.while_time_passes(STEP, app.sleep(Duration::from_mins(5))).await;
     assert_eq!(current(&app).await["phase"], "baking");
+    // An operator's pause is no failure, and what has failed is counted once.
+    assert_eq!(figures(&app)[1..4], [1, 0, 1]);
     call(&app, "POST", &format!("/{id}/resume"), Value::Null).await;
     assert_eq!(advance_to(&app, "completed").await["engines"]["failed"], 1);
+    app.advance_until(STEP, async || figures(&app) == [0, 0, 0, 1, 0]).await;
 }
 
 #[tokio::test]

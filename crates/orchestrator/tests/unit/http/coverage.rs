@@ -147,7 +147,7 @@ const NO_ROLLOUT: &str = "ROLLOUT_NOT_FOUND";
 
 /// Every endpoint, including the extensions, with the codes that the contract lists for it or that its general
 /// rules imply.
-const CONTRACT: [(&str, &str, &[&str]); 80] = [
+const CONTRACT: [(&str, &str, &[&str]); 82] = [
     ("GET", "/health", &[]),
     ("POST", "/products/register", &[ADMIN, "PRODUCT_SLUG_EXISTS"]),
     ("PUT", "/products/{product_id}/policy", &[ADMIN, "PRODUCT_NOT_FOUND"]),
@@ -207,6 +207,8 @@ const CONTRACT: [(&str, &str, &[&str]); 80] = [
     ("POST", "/fleet/drain", &[ADMIN]),
     ("GET", "/fleet/drain", &[ADMIN]),
     ("DELETE", "/fleet/drain", &[ADMIN]),
+    ("GET", "/fleet/drift", &[ADMIN, BACKEND]),
+    ("POST", "/fleet/drift/repair", &[ADMIN, BACKEND]),
     ("GET", "/fleet/log-filter", &[ADMIN]),
     ("PUT", "/fleet/log-filter", &[ADMIN]),
     ("DELETE", "/fleet/log-filter", &[ADMIN]),

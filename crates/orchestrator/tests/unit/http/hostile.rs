@@ -13,6 +13,7 @@ use api::audit::AuditList;
 use api::audit_webhooks::{AuditWebhook, AuditWebhookList, CreatedAuditWebhook};
 use api::backup::{BackupList, BackupStatus};
 use api::browser::{AllowedOrigins, MintedToken, RevokedToken, TokenList};
+use api::drift::{Drift, DriftRepairs};
 use api::fleet::{
     DrainProgress, DrainStatus, FleetAuditList, FleetEngineList, FleetOverview, StartedEngines,
 };
@@ -134,6 +135,8 @@ fn matches_contract_type(method: &str, route: &str, body: &[u8]) -> bool {
         ("GET", "/status") => parses_as::<FleetStatus>(body),
         ("GET", "/fleet/engines") => parses_as::<FleetEngineList>(body),
         ("POST", "/fleet/start-failed") => parses_as::<StartedEngines>(body),
+        ("GET", "/fleet/drift") => parses_as::<Drift>(body),
+        ("POST", "/fleet/drift/repair") => parses_as::<DriftRepairs>(body),
         ("GET", "/fleet/drain") => parses_as::<DrainProgress>(body),
         ("GET" | "DELETE", "/fleet/maintenance") => parses_as::<MaintenanceStatus>(body),
         ("DELETE", "/fleet/drain") => parses_as::<DrainStatus>(body),

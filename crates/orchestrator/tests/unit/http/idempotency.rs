@@ -101,6 +101,7 @@ fn mutations() -> Vec<Mutation> {
         call((Product, "DELETE", "/webhooks/{webhook_id}"), null(), 1, Answer),
         call((Product, "DELETE", "/engines/ann"), null(), 1, Answer),
         call((Operator, "POST", "/fleet/start-failed"), json!({}), 0, Nothing),
+        call((Operator, "POST", "/fleet/drift/repair"), json!({"dry_run": false}), 0, Nothing),
         call((Operator, "POST", "/admin/versions/move"), no_engine, 0, Nothing),
         call((Operator, "PUT", "/fleet/log-filter"), filter(), 0, Nothing),
         call((Operator, "DELETE", "/fleet/log-filter"), null(), 0, Nothing),

@@ -293,7 +293,7 @@ async fn every_route_asks_for_its_key_before_anything_else() {
     let product = app.register_product("demo", json!({})).await;
     let too_long = "x".repeat(2 * 1024 * 1024);
     let routes = guarded_routes();
-    assert_eq!(routes.len(), 79);
+    assert_eq!(routes.len(), 81);
     for (method, path, code) in routes {
         let invalid_key = format!("{}x", product.key);
         let other_key = if code == "INVALID_ADMIN_KEY" { "X-Platform-Key" } else { "X-Admin-Key" };

@@ -4,7 +4,7 @@ use pretty_assertions::assert_eq;
 use sqlx::Row as _;
 
 use super::super::{
-    audit_queries, audit_webhooks, fleet_queries, idempotency, metrics, platform_keys, product_states,
+    audit_queries, audit_webhooks, drift, fleet_queries, idempotency, metrics, platform_keys, product_states,
     reseal, verify, webhook_progress,
 };
 use super::Fixture;
@@ -210,5 +210,20 @@ async fn regression_o12_what_is_supervised_is_found_without_a_scan() {
         assert_eq!(halves.count(), 2, "{query}: {plan:?}");
         let other = plan.iter().filter(|step| step.contains("SCAN engines") && !step.contains("USING"));
         assert_eq!(other.count(), 0, "{query}: {plan:?}");
+    }
+}
+
+#[tokio::test]
+async fn all_engines_and_the_ends_of_some_are_read_by_an_index() {
+    if skip_unless_sqlite("query plans") {
+        return;
+    }
+    let fixture = Fixture::new().await;
+    let ends = drift::select_ended(3);
+    for (query, expected) in [
+        (drift::SELECT_PAGE, "SEARCH engines USING INDEX sqlite_autoindex_engines_1 (engine_id>?)"),
+        (ends.as_str(), "SEARCH audit_log USING INDEX audit_log_of_ended_engines (engine_id=?)"),
+    ] {
+        assert_eq!(plan(&fixture, query).await, [expected], "{query}");
     }
 }

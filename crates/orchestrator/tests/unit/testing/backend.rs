@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use api::{EngineId, EngineImage, KeyHash};
 use backend::{
-    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, EngineBackend, EngineListing, Instance,
-    InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
+    Addressing, BackendError, BackendFuture, BrainCopy, BrainFormats, DataListing, EngineBackend,
+    EngineListing, Instance, InstanceExit, LaunchSpec, Placement, ResourceLimits, Target,
 };
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
@@ -38,6 +38,7 @@ pub(crate) enum BackendCall {
     RestoreCopy,
     BrainFormats,
     List,
+    ListData,
     LogTail,
     /// A command to an engine. It is not a call to the backend, but it can fail in the same ways.
     Rpc,
@@ -96,6 +97,8 @@ struct State {
     /// The limits of every running engine.
     resource_limits: Option<ResourceLimits>,
     folders: HashSet<EngineId>,
+    /// The folders that have not changed for a long time.
+    old_folders: HashSet<EngineId>,
     faults: HashMap<BackendCall, VecDeque<Fault>>,
     calls: Vec<BackendCall>,
     /// The number of each call in flight, and its maximum so far.
@@ -139,6 +142,7 @@ impl FaultBackend {
             remains: HashMap::new(),
             resource_limits: None,
             folders: HashSet::new(),
+            old_folders: HashSet::new(),
             faults: HashMap::new(),
             calls: Vec::new(),
             in_flight: HashMap::new(),

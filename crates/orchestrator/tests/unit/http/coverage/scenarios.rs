@@ -284,6 +284,10 @@ async fn a_deployment_is_drained() -> BTreeSet<RecordedResponse> {
     for method in ["POST", "GET", "DELETE"] {
         send(&product, method, "/fleet/drain", "").await;
     }
+    for path in ["/fleet/drift", "/fleet/drift?kind=x"] {
+        send(&product, "GET", path, "").await;
+    }
+    send(&product, "POST", "/fleet/drift/repair", "{}").await;
     app.responses.recorded()
 }
 
@@ -472,6 +476,10 @@ async fn the_backend_fails() -> BTreeSet<RecordedResponse> {
     product.provision("ann").await;
     fail_next(&app, BackendCall::CheckImage);
     change_version(&product, OTHER_IMAGE).await;
+    for (method, path) in [("GET", "/fleet/drift"), ("POST", "/fleet/drift/repair")] {
+        fail_next(&app, BackendCall::List);
+        send(&product, method, path, "{}").await;
+    }
     fail_next(&app, BackendCall::LogTail);
     product.get_path("/engines/ann/logs").await;
     fail_next(&app, BackendCall::Rpc);

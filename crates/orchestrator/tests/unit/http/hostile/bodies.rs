@@ -42,6 +42,7 @@ pub(super) fn body(path: &str, valid: bool) -> BoxedStrategy<Vec<u8>> {
         }
         "/fleet/rollouts/{rollout_id}/rollback" => Just(vec![member("discard_new_turns", true)]).boxed(),
         "/fleet/start-failed" => Just(vec![("limit".to_owned(), "3".to_owned())]).boxed(),
+        "/fleet/drift/repair" => Just(vec![("dry_run".to_owned(), "false".to_owned())]).boxed(),
         "/fleet/backups" => Just(vec![member("action", "verify")]).boxed(),
         "/admin/versions/move" => {
             let (from, to) = (member("from", "svc-engine:0.0.1"), member("engine_version", "default"));

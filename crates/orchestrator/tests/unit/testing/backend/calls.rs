@@ -1,5 +1,7 @@
 //! The calls of the fleet to the simulated backend.
 
+use api::Timestamp;
+
 use super::*;
 
 impl EngineBackend for FaultBackend {
@@ -51,6 +53,20 @@ impl EngineBackend for FaultBackend {
     fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool> {
         let has_data = self.state().folders.contains(&engine_id);
         Box::pin(std::future::ready(Ok(has_data)))
+    }
+
+    fn list_data(&self, engine_id: Option<EngineId>) -> BackendFuture<'_, Option<Vec<DataListing>>> {
+        self.respond(BackendCall::ListData, move |backend| {
+            let (state, now) = (backend.state(), backend.clock.now());
+            let wanted =
+                state.folders.iter().filter(|id| engine_id.is_none_or(|engine_id| engine_id == **id));
+            let listed = wanted.map(|id| {
+                let changed_at =
+                    if state.old_folders.contains(id) { Timestamp::from_unix_ms(0) } else { now };
+                DataListing { engine_id: *id, has_brain: true, changed_at }
+            });
+            Ok(Some(listed.collect()))
+        })
     }
 
     fn launch(&self, launch: LaunchSpec) -> BackendFuture<'_, Instance> {
@@ -177,7 +193,11 @@ impl EngineBackend for FaultBackend {
     }
 
     fn is_running<'a>(&'a self, instance: &'a Instance) -> BackendFuture<'a, bool> {
-        let is_running = self.state().running.values().any(|(other, _)| other == instance);
+        let is_running = {
+            let state = self.state();
+            state.running.values().any(|(other, _)| other == instance)
+                || state.strays.iter().any(|stray| stray.instance == *instance)
+        };
         Box::pin(std::future::ready(Ok(is_running)))
     }
 

@@ -170,6 +170,11 @@ impl FaultBackend {
         self.state().folders.remove(&engine_id);
     }
 
+    /// Lets the folder of this engine not have changed for a long time.
+    pub(crate) fn age_folder(&self, engine_id: EngineId) {
+        self.state().old_folders.insert(engine_id);
+    }
+
     /// Restores the folder of this engine.
     pub(crate) fn restore_folder(&self, engine_id: EngineId) {
         self.state().folders.insert(engine_id);
