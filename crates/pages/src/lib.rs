@@ -5,8 +5,12 @@
 //!
 //! Pages need no key: what they show, they ask the API for with the key that their user enters.
 
+mod authorization;
 mod encoding;
 mod site;
+
+use axum::Router;
+use axum::routing::get;
 
 pub use self::site::{Asset, Site};
 pub use self::sites::{CONSOLE, DOCS};
@@ -14,14 +18,15 @@ pub use self::sites::{CONSOLE, DOCS};
 /// All sites.
 pub static SITES: [&Site; 2] = [&CONSOLE, &DOCS];
 
-/// The templates of all sites' routes.
+/// The templates of all routes.
 pub fn paths() -> impl Iterator<Item = String> {
-    SITES.iter().flat_map(|site| site.paths())
+    SITES.iter().flat_map(|site| site.paths()).chain([authorization::CALLBACK.to_owned()])
 }
 
-/// The routes of all sites.
-pub fn routes<S: Clone + Send + Sync + 'static>() -> axum::Router<S> {
-    SITES.iter().fold(axum::Router::new(), |routes, site| routes.merge(site.routes()))
+/// The routes of all sites, and the one that leads back to the console.
+pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    let callback = Router::new().route(authorization::CALLBACK, get(authorization::call_back));
+    SITES.iter().fold(callback, |routes, site| routes.merge(site.routes()))
 }
 
 /// The tables that the build has written.

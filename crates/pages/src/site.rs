@@ -5,7 +5,7 @@ use std::io::Read as _;
 use api::ErrorCode;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, RawQuery};
+use axum::extract::Path;
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, LOCATION,
     REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
@@ -34,8 +34,6 @@ const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     (HeaderName::from_static("permissions-policy"), PERMISSIONS),
 ];
-/// Below an address of the console that is the base of redirects of authorization servers: where those lead.
-const OAUTH_CALLBACK: (&str, &str) = ("assets", "oauth/callback");
 /// For a file whose address names its content.
 const FOR_EVER: &str = "public, max-age=31536000, immutable";
 
@@ -88,10 +86,9 @@ impl Site {
         let location = format!("../{mount}");
         let redirect = move || std::future::ready(redirect(&location));
         let index = async |headers: HeaderMap| self.index.revalidated(&headers);
-        let asset =
-            async |Path((hash, path)): Path<(String, String)>, RawQuery(query), headers: HeaderMap| {
-                self.serve((&hash, &path), query, &headers)
-            };
+        let asset = async |Path((hash, path)): Path<(String, String)>, headers: HeaderMap| {
+            self.serve(&hash, &path, &headers)
+        };
         let routes = Router::new()
             .route(&format!("/{mount}"), get(index))
             .route(&format!("/{mount}/"), get(redirect))
@@ -120,17 +117,7 @@ impl Site {
         }
     }
 
-    fn serve(
-        &'static self,
-        (hash, path): (&str, &str),
-        query: Option<String>,
-        headers: &HeaderMap,
-    ) -> Response {
-        if (hash, path) == OAUTH_CALLBACK {
-            // The part behind `#` is sent to no server, and its page knows what to do with it.
-            let query = query.unwrap_or_default();
-            return redirect_once(&format!("../../../{}#/authorized?{query}", self.mount));
-        }
+    fn serve(&'static self, hash: &str, path: &str, headers: &HeaderMap) -> Response {
         let asset = self.asset(path).filter(|_| hash == self.hash);
         let Some(asset) = asset else { return self.not_found("there is no such file") };
         let mut response = asset.response(headers);
@@ -197,20 +184,12 @@ impl Asset {
     }
 }
 
-fn redirect(location: &str) -> Response {
+pub(crate) fn redirect(location: &str) -> Response {
     let mut response = StatusCode::PERMANENT_REDIRECT.into_response();
     if let Ok(location) = HeaderValue::from_str(location) {
         response.headers_mut().insert(LOCATION, location);
     }
     secured(response)
-}
-
-/// A redirect that no browser remembers.
-fn redirect_once(location: &str) -> Response {
-    let mut response = redirect(location);
-    *response.status_mut() = StatusCode::SEE_OTHER;
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }
 
 fn secured(mut response: Response) -> Response {
