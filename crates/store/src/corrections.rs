@@ -33,9 +33,12 @@ pub(super) fn load_corrections(
     task: TaskRow,
     base: TurnBase,
 ) -> Result<Corrections, Error> {
-    let shown = recalled_ids(reader, task, base)?;
     let mut corrections = load_active(reader, Source::Feedback, task)?;
     let mut lessons = load_active(reader, Source::Learned, task)?;
+    if corrections.is_empty() && lessons.is_empty() {
+        return Ok(Corrections::default());
+    }
+    let shown = recalled_ids(reader, task, base)?;
     if let TurnBase::Edit { message_id } = base {
         exclude_voided(reader, task, message_id, &mut corrections, &mut lessons)?;
     }

@@ -3,18 +3,12 @@
 use api::learning::Lesson;
 use api::{BatchId, FeedbackId, Timestamp, TurnId};
 
-use super::steps::TurnBase;
 use super::{
-    BatchProgress, Brain, Correction, Corrections, FeedbackRow, KnownLesson, StoreError, TaskRow,
-    UnrelatedTurn, corrections, feedback, learning_batches, lessons,
+    BatchProgress, Brain, Correction, FeedbackRow, KnownLesson, StoreError, UnrelatedTurn, feedback,
+    learning_batches, lessons,
 };
 
 impl Brain {
-    /// The corrections and lessons that a conversation does not show when it continues from `base`. Blocks.
-    pub fn corrections(&self, task: TaskRow, base: TurnBase) -> Result<Corrections, StoreError> {
-        self.read(|reader| corrections::load_corrections(reader, task, base))
-    }
-
     /// A page of the active lessons, newest first. Blocks.
     pub fn lessons(&self, limit: i64, offset: i64) -> Result<Vec<Lesson>, StoreError> {
         self.read_long(|reader| lessons::list(reader, limit, offset))

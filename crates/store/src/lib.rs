@@ -1,9 +1,9 @@
 //! The brain: one user's store, a SQLite file. SQL occurs in no other crate of the engine. On top of it, the
 //! [`event_log`] stores the events of each task before it publishes them.
 //!
-//! All writes go through one thread that commits them in groups ([`writer`]); reads use read-only connections
-//! ([`read_pool`]). The writer thread holds an exclusive lock on a file beside the brain for as long as it lives,
-//! so no two engines ever write the same brain.
+//! Writes are committed in groups, one commit at a time ([`writer`]); reads use read-only connections
+//! ([`read_pool`]). An exclusive lock on a file beside the brain is held for as long as the writing connection is
+//! open, so no two engines ever write the same brain.
 
 mod approvals;
 mod backups;
@@ -25,6 +25,7 @@ mod media;
 pub mod memory_format;
 mod memory_ingest;
 mod message_text;
+mod opening_notes;
 mod page_scrub;
 mod provenance;
 mod queries;
@@ -81,12 +82,13 @@ pub use knowledge::{KnowledgeDraft, KnowledgeRejected, NewKnowledge, SupersedeEr
 pub use learning_batches::{BatchEffect, BatchProgress, BatchStage, LessonDraft, UnrelatedTurn};
 pub use lessons::{KnownLesson, NewLesson};
 pub use mcp_connections::{AuthorizationRow, ConnectionRow};
+pub use opening_notes::{KnownSkills, OpeningNotes};
 pub use queries::{
     BlockCounts, Checkpoint, OpenTurn, PendingHitl, RequestedTurn, StoredEvent, StoredStep, ToolGrant,
 };
 use rusqlite::{Connection, OptionalExtension as _};
 pub use schedules::{NewRun, ScheduleChange, ScheduleFire, ScheduleInsertion, ScheduleRow};
-pub use search::{MemoryQuery, SearchHit, SearchScope, has_searchable_words};
+pub use search::{MemoryQuery, SearchHit, SearchScope, has_content_words, has_searchable_words};
 pub use settings::Setting;
 pub use skills::{CreateSkillError, CustomSkill, SkillOutline};
 pub use titles::TitleRequest;
@@ -104,7 +106,6 @@ pub use write_tx::{IdempotencyKey, NewGrant, NewTurn, Rewind, WriteTx};
 pub use writer::{Durability, WriteBatch, WriteError};
 
 use crate::read_pool::ReadPool;
-use crate::steps::TurnBase;
 use crate::write_tx::to_json;
 use crate::writer::{SingleWrite, Writer};
 
@@ -137,8 +138,8 @@ struct Shared {
     schedules: schedules::Coordination,
     /// Signalled when a turn has requested a title.
     title_requested: Notify,
-    /// Signalled when a delivery to the webhook was queued.
-    webhook_changed: Notify,
+    /// Signalled when a delivery to the webhook was queued, or its receiver changed.
+    webhook_changed: Arc<Notify>,
 }
 
 impl Brain {
@@ -165,17 +166,18 @@ impl Brain {
             )";
         let next_task =
             read_pool.short(|reader| reader.query_row(next, [], |row| row.get(0))).map_err(failed)?;
+        let webhook_changed = Arc::<Notify>::default();
+        let writer = Writer::start(file, write, lock, Arc::clone(&read_pool), Arc::clone(&webhook_changed));
         Ok(Self {
             shared: Arc::new(Shared {
-                writer: Writer::start(file, write, lock, Arc::clone(&read_pool))
-                    .map_err(BrainError::Writer)?,
+                writer: writer.map_err(BrainError::Writer)?,
                 read_pool,
                 next_task: AtomicI64::new(next_task),
                 file: file.to_owned(),
                 erasure_requested: Notify::new(),
                 schedules: schedules::Coordination::default(),
                 title_requested: Notify::new(),
-                webhook_changed: Notify::new(),
+                webhook_changed,
             }),
         })
     }
@@ -188,6 +190,11 @@ impl Brain {
     /// Queues a batch for the writer. See [`WriteBatch`].
     pub fn queue(&self, batch: Arc<dyn WriteBatch>) {
         self.shared.writer.queue(batch);
+    }
+
+    /// Queues a batch and commits it on this thread, unless something else is being written or waits to be. Blocks.
+    fn commit_here(&self, batch: Arc<dyn WriteBatch>) {
+        self.shared.writer.commit_here(batch);
     }
 
     /// Runs `write` in a batch of its own and waits until it is committed, with [`Durability::ProcessKill`].
@@ -373,12 +380,6 @@ impl Brain {
     /// Outlines of the user's custom skills, sorted by name: what is needed to run them. Blocks.
     pub fn custom_skill_outlines(&self) -> Result<Vec<SkillOutline>, StoreError> {
         self.read_long(skills::outlines)
-    }
-
-    /// The hash of the newest note about the user's skills that the task's conversation shows when it continues
-    /// from `base`; `None` if it shows none.
-    pub fn skills_note_hash(&self, task: TaskRow, base: TurnBase) -> Result<Option<String>, StoreError> {
-        self.read(|reader| skills::note_hash(reader, task, base))
     }
 
     /// A setting that was changed at runtime and persists across restarts.

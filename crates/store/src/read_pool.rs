@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -25,6 +26,8 @@ pub(super) struct ReadPool {
     long: Mutex<Option<OnDemandReader>>,
     /// For searches, separate so that a turn that is about to begin waits for no reading of a conversation.
     searches: Mutex<Option<OnDemandReader>>,
+    /// Whether so much is remembered that a search takes longer than waking a thread for it, as of the last search.
+    has_many_places: AtomicBool,
     /// Notified when a reader is opened on demand.
     opened: Notify,
     /// Notified when page caches were released.
@@ -49,9 +52,10 @@ struct OnDemandReader {
 impl ReadPool {
     /// Opens the readers of the brain in `file`.
     pub(super) fn open(file: &Path) -> Result<Self, rusqlite::Error> {
-        let short = Mutex::new(open_reader(file, SHORT_CACHE_KIB)?);
+        let short = open_reader(file, SHORT_CACHE_KIB)?;
         Ok(Self {
-            short,
+            has_many_places: AtomicBool::new(search_index::has_many_places(&short).unwrap_or(false)),
+            short: Mutex::new(short),
             long: Mutex::default(),
             searches: Mutex::default(),
             opened: Notify::new(),
@@ -86,7 +90,13 @@ impl ReadPool {
             let interrupted = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_INTERRUPT);
             return Err(rusqlite::Error::SqliteFailure(interrupted, None));
         };
-        self.read_through(reader, query)
+        self.read_through(reader, |reader| {
+            let found = query(reader);
+            if let Ok(has_many) = search_index::has_many_places(reader) {
+                self.has_many_places.store(has_many, Ordering::Relaxed);
+            }
+            found
+        })
     }
 
     /// Releases the memory of the page caches, except for connections that are in use.
@@ -167,7 +177,7 @@ impl Brain {
         search: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Option<JoinHandle<T>> {
         let read_pool = &self.shared.read_pool;
-        if read_pool.short(search_index::has_few_places).unwrap_or(false) {
+        if !read_pool.has_many_places.load(Ordering::Relaxed) {
             return None;
         }
         let brain = self.clone();

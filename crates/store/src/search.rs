@@ -69,6 +69,11 @@ pub fn has_searchable_words(text: &str) -> bool {
     query.has_content || query.words.len() == 1
 }
 
+/// Whether a message has words of content. Without any, no memory is relevant to it.
+pub fn has_content_words(message: &str) -> bool {
+    !retrieval::content_words(message).is_empty()
+}
+
 /// A search result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchHit {

@@ -127,9 +127,9 @@ impl WriteTx<'_> {
     }
 }
 
-/// Whether so little is indexed that a search takes no longer than waking a thread for it.
-pub(super) fn has_few_places(reader: &Connection) -> Result<bool, Error> {
-    let sql = "SELECT COALESCE(SUM(places), 0) < ?1 FROM indexed_counts";
+/// Whether so much is indexed that a search takes longer than waking a thread for it.
+pub(super) fn has_many_places(reader: &Connection) -> Result<bool, Error> {
+    let sql = "SELECT COALESCE(SUM(places), 0) >= ?1 FROM indexed_counts";
     reader.prepare_cached(sql)?.query_row([FEW_PLACES], |row| row.get(0))
 }
 

@@ -13,8 +13,8 @@ use rusqlite::Connection;
 
 use super::schema;
 
-/// The size of the log in pages above which the writer runs a checkpoint itself. The log is reset only if a commit
-/// finds all of it checkpointed, which never happens under constant load.
+/// The size of the log in pages above which the writer's thread runs a checkpoint itself. The log is reset only if a
+/// commit finds all of it checkpointed, which never happens under constant load.
 const MAX_WAL_PAGES: i64 = 16_000;
 
 /// How long the connection stays open after a checkpoint: each one costs an idle engine its copy of the schema and its
@@ -47,7 +47,7 @@ impl WalCheckpointer {
         let _ = self.wake.try_send(());
     }
 
-    /// Whether the writer must run a checkpoint itself; resets the flag.
+    /// Whether the writer's thread must run a checkpoint itself; resets the flag.
     pub(super) fn take_oversized(&self) -> bool {
         self.is_oversized.swap(false, Ordering::Relaxed)
     }

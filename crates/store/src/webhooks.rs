@@ -73,6 +73,7 @@ impl WriteTx<'_> {
     pub fn set_webhook_events(&self, events: &BTreeSet<WebhookEvent>) -> Result<(), StoreError> {
         self.execute("DELETE FROM webhook_events", [])?;
         self.execute("DELETE FROM webhook_pause", [])?;
+        self.wakes_webhook.set(true);
         events.iter().try_for_each(|event| {
             self.execute("INSERT INTO webhook_events (event) VALUES (?1)", [event.as_str()])
         })
@@ -101,6 +102,7 @@ impl WriteTx<'_> {
         if self.transaction.prepare_cached(sql)?.execute(values)? == 0 {
             return Ok(());
         }
+        self.wakes_webhook.set(true);
         self.execute(
             "UPDATE webhook_deliveries SET state = 'failed', next_attempt_at = NULL, error = ?2
              WHERE state = 'pending' AND delivery <= (
@@ -176,7 +178,9 @@ impl WriteTx<'_> {
         let sql = "UPDATE webhook_deliveries SET state = 'pending', next_attempt_at = 0, failures = 0, give_up_at = ?2
                    WHERE id = ?1";
         let give_up_at = at.unix_ms().saturating_add(DELIVERY_LIFETIME_MS);
-        Ok(self.transaction.prepare_cached(sql)?.execute(params![id, give_up_at])? > 0)
+        let is_known = self.transaction.prepare_cached(sql)?.execute(params![id, give_up_at])? > 0;
+        self.wakes_webhook.set(is_known || self.wakes_webhook.get());
+        Ok(is_known)
     }
 
     fn prune_deliveries(&self) -> Result<(), StoreError> {
@@ -190,12 +194,12 @@ impl WriteTx<'_> {
 }
 
 impl Brain {
-    /// Reports that a delivery was queued, which was committed.
+    /// Reports that the receiver may be another one. Commits that queue a delivery report that by themselves.
     pub fn notify_webhook(&self) {
         self.shared.webhook_changed.notify_one();
     }
 
-    /// Waits until a delivery was queued since the last call.
+    /// Waits until a delivery was queued, or the receiver changed, since the last call.
     pub async fn webhook_changed(&self) {
         self.shared.webhook_changed.notified().await;
     }

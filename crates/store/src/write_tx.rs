@@ -1,5 +1,7 @@
 //! The writes to the brain, as methods of an open transaction.
 
+use std::cell::Cell;
+
 use api::engine::GrantScope;
 use api::event::HitlRequest;
 use api::memory::MemoryKind;
@@ -13,6 +15,8 @@ use super::{StoreError, TaskRow};
 /// An open write transaction.
 pub struct WriteTx<'a> {
     pub(super) transaction: &'a Transaction<'a>,
+    /// Whether there is something new for the webhook.
+    pub(super) wakes_webhook: Cell<bool>,
 }
 
 #[cfg(any(test, feature = "testing"))]
@@ -92,10 +96,8 @@ impl WriteTx<'_> {
         opened_ts: i64,
         at: Timestamp,
     ) -> Result<(), StoreError> {
-        self.report_given_up(TaskRow(task), at)?;
+        self.give_up_open_turns(TaskRow(task), at)?;
         self.execute("DELETE FROM pending WHERE task = ?1", [task])?;
-        let sql = "UPDATE turns SET ended_at = ?2 WHERE task = ?1 AND ended_at IS NULL";
-        self.execute(sql, params![task, at.unix_ms()])?;
         let NewTurn { turn_id, message_id, request } = turn;
         let (request_id, hash) = request.as_ref().map(|request| (&request.id, &request.hash)).unzip();
         // A deleted task gets no turn.
@@ -114,13 +116,21 @@ impl WriteTx<'_> {
         )
     }
 
-    /// Reports the turns that are given up because another one begins on their task.
-    fn report_given_up(&self, task: TaskRow, at: Timestamp) -> Result<(), StoreError> {
+    /// Gives up the turns of a task that have not ended, with what waits for the user in them.
+    fn give_up_open_turns(&self, TaskRow(task): TaskRow, at: Timestamp) -> Result<(), StoreError> {
+        // Few turns are open, but a task may have had thousands: the `+` keeps SQLite from looking through those.
         let mut open = self
             .transaction
-            .prepare_cached("SELECT turn_id FROM turns WHERE task = ?1 AND ended_at IS NULL")?;
-        let turns: Vec<String> = open.query_map([task.0], |row| row.get(0))?.collect::<Result<_, _>>()?;
-        turns.iter().try_for_each(|turn| self.report_event(WebhookEvent::TurnEnded, task, turn, None, at))
+            .prepare_cached("SELECT turn_id FROM turns WHERE +task = ?1 AND ended_at IS NULL")?;
+        let turns: Vec<String> = open.query_map([task], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        turns.iter().try_for_each(|turn| self.end_turn(TaskRow(task), turn, at))
+    }
+
+    /// Ends a turn, with what waits for the user in it, and reports that.
+    fn end_turn(&self, task: TaskRow, turn: &str, at: Timestamp) -> Result<(), StoreError> {
+        self.execute("DELETE FROM pending WHERE turn = (SELECT turn FROM turns WHERE turn_id = ?1)", [turn])?;
+        self.execute("UPDATE turns SET ended_at = ?2 WHERE turn_id = ?1", params![turn, at.unix_ms()])?;
+        self.report_event(WebhookEvent::TurnEnded, task, turn, None, at)
     }
 
     /// Resets the start count of a turn that waits for the user; engine starts do not resume it meanwhile.
@@ -166,12 +176,7 @@ impl WriteTx<'_> {
             self.execute(sql, params![task, messages, at.unix_ms()])?;
         }
         if ended {
-            self.execute(
-                "DELETE FROM pending WHERE turn = (SELECT turn FROM turns WHERE turn_id = ?1)",
-                [&turn],
-            )?;
-            self.execute("UPDATE turns SET ended_at = ?2 WHERE turn_id = ?1", params![turn, at.unix_ms()])?;
-            self.report_event(WebhookEvent::TurnEnded, TaskRow(task), &turn, None, at)?;
+            self.end_turn(TaskRow(task), &turn, at)?;
             self.ingest_or_defer(TaskRow(task))
         } else if step.is_progress() {
             self.execute("UPDATE turns SET starts = 0 WHERE turn_id = ?1 AND starts > 0", [turn])

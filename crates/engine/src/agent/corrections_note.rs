@@ -5,8 +5,7 @@
 use std::time::{Duration, Instant};
 
 use store::memory_format::{date, quote_lines};
-use store::steps::TurnBase;
-use store::{Brain, Corrections, MemoryQuery, SearchHit, SearchScope, TaskRow};
+use store::{Brain, Corrections, MemoryQuery, SearchHit, SearchScope};
 
 /// The size limit of the note, in tokens and as a percentage of the model's context window.
 pub(super) const SIZE_LIMIT: (u64, u64) = (3_000, 5);
@@ -24,22 +23,15 @@ const SEARCH_LIMIT: usize = 40;
 const HEADING: &str = "[What the user taught you: corrections of earlier answers, and lessons drawn from them. They hold \
                        from now on wherever they apply, in this answer too. What the user says later counts more.";
 
-/// Selects what a turn that continues from `base` with `message` receives, in at most `budget` bytes. The search
-/// for what is relevant ends after `search_timeout`. Returns nothing if the brain cannot be read. Blocks.
-pub(super) fn load(
+/// Selects what a turn with `message` receives of what was found, in at most `budget` bytes. The search for what is
+/// relevant ends after `search_timeout`. Blocks.
+pub(super) fn choose(
     brain: &Brain,
-    task: TaskRow,
-    (base, message): (TurnBase, &str),
+    found: Corrections,
+    message: &str,
     budget: usize,
     search_timeout: Duration,
 ) -> Vec<SearchHit> {
-    let found = match brain.corrections(task, base) {
-        Ok(found) => found,
-        Err(error) => {
-            tracing::error!(%error, "Corrections and lessons could not be read; the turn begins without them.");
-            return Vec::new();
-        }
-    };
     if fits(&found, budget) {
         let Corrections { corrections, lessons, .. } = found;
         return fit_to_budget(corrections.into_iter().chain(lessons).collect(), budget);

@@ -238,7 +238,7 @@ impl Agent {
 
     /// Waits until the next turn of a task has begun or none is about to.
     async fn wait_unreserved(&self, task_id: &TaskId) {
-        let wait = self.registry.wait_until(|turns| {
+        let wait = self.registry.wait_for_queue(|turns| {
             (turns.running(task_id).is_some() || !turns.queue.holds(task_id)).then_some(())
         });
         tokio::select! {

@@ -68,7 +68,7 @@ impl QueueRunner {
     async fn begin_turns(&self) {
         loop {
             let registry = &self.launcher.registry;
-            registry.wait_until(|turns| turns.can_start_queued().then_some(())).await;
+            registry.wait_for_queue(|turns| turns.can_start_queued().then_some(())).await;
             // Before a message is taken: until then it can be taken out of the queue.
             let permits = Arc::clone(&self.launcher.turn_permits);
             let Ok(permit) = permits.acquire_owned().await else { return };
@@ -84,7 +84,8 @@ impl QueueRunner {
     /// Cancels a turn whenever a message takes its place.
     async fn interrupt_turns(&self) {
         loop {
-            let (task_id, turn_id) = self.launcher.registry.wait_until(RegistryState::take_interrupted).await;
+            let (task_id, turn_id) =
+                self.launcher.registry.wait_for_queue(RegistryState::take_interrupted).await;
             self.launcher.tracker.spawn(self.clone().interrupt(task_id, turn_id));
         }
     }
@@ -147,9 +148,7 @@ impl QueueRunner {
     async fn give_up(&self, turn_id: TurnId, end: QueueEnd) -> bool {
         let at = self.launcher.services.clock.now();
         let write = move |tx: &store::WriteTx<'_>| tx.end_queued_turn(turn_id, end, at);
-        let is_stored = self.launcher.brain.write(write).await.is_ok();
-        self.launcher.brain.notify_webhook();
-        is_stored
+        self.launcher.brain.write(write).await.is_ok()
     }
 
     /// Waits before another try, or until the engine stops.

@@ -1,6 +1,6 @@
 //! Memory recall: the memories that are relevant to the user's message, and the user's corrections. They are
 //! selected when a turn is opened and sent to the model before that message, where they stay verbatim. Corrections
-//! are part of the opening; memories are searched for while the opening is being stored, and are a step of their own.
+//! are part of the opening; memories are a step of their own behind it.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use store::event_log::Commit;
 use store::memory_format::{date, describe_origin, quote_lines, source_of};
 use store::steps::{Step, TurnBase};
-use store::{MemoryQuery, SearchHit, SearchScope, TaskRow};
+use store::{Corrections, MemoryQuery, SearchHit, SearchScope, TaskRow};
 
 use super::turn_context::TurnDeps;
 use super::{Services, corrections_note};
@@ -95,15 +95,15 @@ pub(super) fn search(deps: &TurnDeps, task: TaskRow, message: String, model: Opt
     }
 }
 
-/// Selects the corrections and lessons for a turn that continues from `base` with `message`. Blocks.
+/// Selects the corrections and lessons for a turn with `message` from those found. Blocks.
 pub(super) fn corrections(
     deps: &TurnDeps,
-    task: TaskRow,
-    (base, message): (TurnBase, &str),
+    found: Corrections,
+    message: &str,
     model: Option<&str>,
 ) -> Vec<SearchHit> {
     let budget = budget_bytes(&deps.services, model, corrections_note::SIZE_LIMIT);
-    corrections_note::load(&deps.brain, task, (base, message), budget, SEARCH_TIMEOUT)
+    corrections_note::choose(&deps.brain, found, message, budget, SEARCH_TIMEOUT)
 }
 
 /// A limit in bytes for `model`, or else the preferred one: that many tokens, and at most that percentage of the context

@@ -9,7 +9,7 @@ use api::tool_names::LOAD_SKILL;
 use sha2::{Digest as _, Sha256};
 use store::event_log::Commit;
 use store::steps::TurnBase;
-use store::{Brain, TaskRow};
+use store::{Brain, KnownSkills, StoreError};
 
 use super::AgentSnapshot;
 use super::compaction_view::truncate_middle;
@@ -32,14 +32,18 @@ struct PendingNote {
 }
 
 impl SkillsNote {
-    /// Loads the note for a turn that continues from `base`. A retried answer keeps the notes of its question.
-    /// If the skills cannot be read, the turn begins without the note. Blocks.
-    pub(super) fn load(brain: &Brain, snapshot: &AgentSnapshot, task: TaskRow, base: TurnBase) -> Self {
+    /// The note for a turn that continues from `base`. A retried answer keeps the notes of its question. If the skills
+    /// could not be read, the turn begins without the note.
+    pub(super) fn new(
+        snapshot: &AgentSnapshot,
+        base: TurnBase,
+        skills: Result<KnownSkills, StoreError>,
+    ) -> Self {
         if base.is_retry() || !snapshot.toolbox.is_available(LOAD_SKILL) {
             return Self::default();
         }
-        match pending_note(brain, task, base) {
-            Ok(note) => Self(note),
+        match skills {
+            Ok(skills) => Self(pending_note(&skills)),
             Err(error) => {
                 tracing::warn!(%error, "The user's skills could not be read; the turn begins without them.");
                 Self::default()
@@ -70,20 +74,14 @@ pub(super) async fn sub_agent_note(brain: &Brain) -> Option<String> {
     skills.ok().filter(|skills| !skills.is_empty()).map(|skills| render_note(&skills))
 }
 
-/// The note, if the task has not received it yet. Blocks.
-fn pending_note(
-    brain: &Brain,
-    task: TaskRow,
-    base: TurnBase,
-) -> Result<Option<PendingNote>, store::StoreError> {
-    let skills = brain.custom_skills()?;
-    let previous_hash = brain.skills_note_hash(task, base)?;
-    if skills.is_empty() && previous_hash.is_none() {
-        return Ok(None);
+/// The note, if the task has not received it yet.
+fn pending_note(KnownSkills { summaries, note_hash }: &KnownSkills) -> Option<PendingNote> {
+    if summaries.is_empty() && note_hash.is_none() {
+        return None;
     }
-    let note = render_note(&skills);
+    let note = render_note(summaries);
     let hash = hex::encode(Sha256::digest(&note));
-    Ok((previous_hash.as_ref() != Some(&hash)).then_some(PendingNote { note, hash }))
+    (note_hash.as_ref() != Some(&hash)).then_some(PendingNote { note, hash })
 }
 
 fn render_note(skills: &[SkillSummary]) -> String {

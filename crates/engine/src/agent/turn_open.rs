@@ -1,16 +1,20 @@
 //! Opens a turn: commits its opening, and what is recalled for it as a step of its own.
 //!
-//! Searching a large memory takes about as long as preparing and storing the opening, so both happen at the same time; a
-//! small one is searched while the opening is being stored. The model is called when both are done; that what was recalled
-//! is stored is not waited for.
+//! Searching a large memory takes about as long as preparing and storing the opening, so both happen at the same
+//! time; a small one is searched while the writer stores the opening. An opening that leaves nothing to do meanwhile
+//! is stored by the thread that prepared it. The model is called when both are done; that what was recalled is stored
+//! is not waited for.
 
 use std::ops::RangeInclusive;
 
 use api::event::{Event, Lifecycle};
-use store::event_log::{Commit, PendingCommit, Recorder};
+use store::event_log::{Commit, PendingCommit, Recorder, TaskEventLog};
 use store::memory_format::source_of;
 use store::steps::{Opened, Step, TurnBase};
-use store::{Brain, IdempotencyKey, NewTurn, Rewind, SearchHit, TaskRow, WriteError};
+use store::{
+    Brain, Corrections, IdempotencyKey, NewTurn, OpeningNotes, Rewind, SearchHit, WriteError,
+    has_content_words,
+};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -30,11 +34,12 @@ pub(super) enum PriorThread {
 }
 
 impl PriorThread {
-    /// Loads the conversation if it has not been loaded and can be. Blocks.
-    fn or_load(self, brain: &Brain, task: TaskRow) -> Self {
+    /// Loads the conversation of a task if it has not been loaded and can be. Blocks.
+    fn or_load(self, brain: &Brain, event_log: &TaskEventLog) -> Self {
         match self {
+            Self::NotLoaded if event_log.is_new() => Self::Loaded(Box::default()),
             Self::NotLoaded => {
-                let loaded = thread_loader::load_branch(brain, task, TurnBase::End);
+                let loaded = thread_loader::load_branch(brain, event_log.task(), TurnBase::End);
                 loaded.map_or(Self::NotLoaded, |branch| Self::Loaded(Box::new(branch)))
             }
             loaded @ Self::Loaded(_) => loaded,
@@ -53,6 +58,20 @@ impl PriorThread {
             Self::NotLoaded => None,
         }
     }
+}
+
+/// The size up to which a message is looked at before a search is started for it, in bytes. A longer one is taken to
+/// have something to search for.
+const MAX_CHECKED_BYTES: usize = 2 * 1024;
+
+/// Where memory is searched for what a turn recalls.
+enum Search {
+    /// Nowhere: the turn recalls nothing, or there is nothing to search for.
+    Nothing,
+    /// On a thread of its own.
+    Started(JoinHandle<Vec<SearchHit>>),
+    /// On the thread that opens the turn, while the writer stores the opening; for an edit, after that.
+    Here,
 }
 
 /// A turn that is to be opened.
@@ -77,14 +96,22 @@ impl TurnOpening {
         // All in one blocking job that also sends the commits: switching threads for each part takes longer than
         // the work.
         let brain = context.deps.brain.clone();
-        let searching = self.start_search(&context);
+        let search = self.start_search(&context);
         let begun = brain.run_turn_open(move |_| {
-            let sent = self.send(&context, searching, &runtime);
+            let sent = self.send(&context, search, &runtime);
             (context, sent)
         });
         // `None` if the runtime is shutting down.
         let (context, sent) = begun.await.ok_or(AgentError::Stopping)?;
-        let SentOpening { opening, recall, thread } = sent?;
+        let SentOpening { opening, mut thread, recalls, corrections, memories } = sent?;
+        let memories = memories.find().await;
+        let recalled = if recalls { Recalled { corrections, memories }.into_commit() } else { None };
+        let recall = match recalled {
+            Some((commit, step)) => {
+                send_recall(context.writer.recorder(), commit, step, thread.as_mut()).await
+            }
+            None => None,
+        };
         if let Some(opening) = opening {
             opening.wait().await?;
         }
@@ -97,55 +124,64 @@ impl TurnOpening {
         Ok((context, thread))
     }
 
-    /// Begins to search memory on a thread of its own, if that saves time. `None` if the turn recalls nothing, or is an
-    /// edit: memory is searched as that leaves it. A search that nobody waits for ends at its deadline.
-    fn start_search(&self, context: &TurnContext) -> Option<JoinHandle<Vec<SearchHit>>> {
-        if self.opened.recall_at.is_none() || matches!(self.opened.base, TurnBase::Edit { .. }) {
-            return None;
+    /// Begins to search memory on a thread of its own, if that saves time. A search that nobody waits for ends at its
+    /// deadline.
+    fn start_search(&self, context: &TurnContext) -> Search {
+        let message = &self.opened.message;
+        if self.opened.recall_at.is_none() {
+            return Search::Nothing;
+        }
+        if message.len() <= MAX_CHECKED_BYTES && !has_content_words(message) {
+            return Search::Nothing;
+        }
+        // Memory is searched as an edit leaves it.
+        if self.is_edit() {
+            return Search::Here;
         }
         let (deps, task) = (context.deps.clone(), context.writer.task());
-        let (message, model) = (self.opened.message.clone(), self.opened.model().map(str::to_owned));
-        context.deps.brain.start_recall(move |_| recall::search(&deps, task, message, model.as_deref()))
+        let (message, model) = (message.clone(), self.opened.model().map(str::to_owned));
+        let started =
+            context.deps.brain.start_recall(move |_| recall::search(&deps, task, message, model.as_deref()));
+        started.map_or(Search::Here, Search::Started)
     }
 
-    /// Sends the opening, and what the search finds as soon as it is done. Blocks.
+    fn is_edit(&self) -> bool {
+        matches!(self.opened.base, TurnBase::Edit { .. })
+    }
+
+    /// Sends the opening, and searches memory if that is to happen on this thread. Blocks.
     fn send(
         self,
         context: &TurnContext,
-        searching: Option<JoinHandle<Vec<SearchHit>>>,
+        search: Search,
         runtime: &Handle,
     ) -> Result<SentOpening, WriteError> {
+        let is_edit = self.is_edit();
         let (commit, opened, prior, corrections) = self.prepare(context);
         let recorder = context.writer.recorder();
         let last_ts_before = recorder.last_ts();
-        let opening = runtime.block_on(recorder.send(commit))?;
-        let stamps = last_ts_before + 1..=recorder.last_ts();
-        let opening = match opened.base {
-            TurnBase::Edit { .. } => {
-                runtime.block_on(opening.wait())?;
-                None
-            }
-            TurnBase::End | TurnBase::Retry { .. } => Some(opening),
+        let opening = match search {
+            Search::Here if !is_edit => runtime.block_on(recorder.send(commit))?,
+            _ => recorder.send_here(commit, runtime)?,
         };
-        let recalled = opened.recall_at.and_then(|_| {
-            let memories = if let Some(searching) = searching {
-                runtime.block_on(searching).unwrap_or_default()
-            } else {
+        let stamps = last_ts_before + 1..=recorder.last_ts();
+        let opening = if is_edit {
+            runtime.block_on(opening.wait())?;
+            None
+        } else {
+            Some(opening)
+        };
+        let memories = match search {
+            Search::Nothing => Memories::Found(Vec::new()),
+            Search::Started(search) => Memories::Searched(search),
+            Search::Here => {
                 let (task, message) = (context.writer.task(), opened.message.clone());
-                recall::search(&context.deps, task, message, opened.model())
-            };
-            Recalled { corrections, memories }.into_commit()
-        });
-        let mut thread = prior.into_thread(opened, stamps);
-        let recall = recalled.and_then(|(commit, step)| {
-            // It fails only if the opening has failed, or the turn's next commit will fail as well.
-            let recall = runtime.block_on(recorder.send(commit)).ok();
-            if let Some(thread) = &mut thread {
-                thread.apply(step, recorder.last_ts());
+                Memories::Found(recall::search(&context.deps, task, message, opened.model()))
             }
-            recall
-        });
-        Ok(SentOpening { opening, recall, thread })
+        };
+        let recalls = opened.recall_at.is_some();
+        let thread = prior.into_thread(opened, stamps);
+        Ok(SentOpening { opening, thread, recalls, corrections, memories })
     }
 
     /// Prepares the opening commit, with the notes that precede the user's message. Returns it with the corrections
@@ -154,14 +190,18 @@ impl TurnOpening {
         let Self { idempotency_key, mut opened, rewind, prior, from_queue } = self;
         let TurnDeps { brain, services, snapshot } = &context.deps;
         let task = context.writer.task();
-        let corrections =
-            recall::corrections(&context.deps, task, (opened.base, &opened.message), opened.model());
-        let skills = SkillsNote::load(brain, snapshot, task, opened.base);
+        let OpeningNotes { corrections, skills } = brain.opening_notes(task, opened.base);
+        let corrections = corrections.unwrap_or_else(|error| {
+            tracing::error!(%error, "Corrections and lessons could not be read; the turn begins without them.");
+            Corrections::default()
+        });
+        let corrections = recall::corrections(&context.deps, corrections, &opened.message, opened.model());
+        let skills = SkillsNote::new(snapshot, opened.base, skills);
         opened.notes.extend(corrections_note::note(&corrections));
         opened.notes_source = source_of(&corrections).into();
         opened.notes.extend(skills.text());
         opened.prompt = Some(snapshot.prompt_hashes(services.gateway.context_window()));
-        let prior = prior.or_load(brain, task);
+        let prior = prior.or_load(brain, context.writer.recorder().event_log());
         // Stored with the opening, so a turn that is resumed does not decide anew.
         opened.options.direct |= planning::skips_plan(snapshot, &opened, prior.has_messages());
         if let PriorThread::Loaded(branch) = &prior {
@@ -182,10 +222,44 @@ impl TurnOpening {
 struct SentOpening {
     /// The opening, unless it is stored.
     opening: Option<PendingCommit>,
-    /// What was recalled, if anything was.
-    recall: Option<PendingCommit>,
-    /// The conversation, with what was recalled.
+    /// The conversation, if it could be loaded.
     thread: Option<Thread>,
+    /// Whether anything is recalled for the turn.
+    recalls: bool,
+    /// The corrections in the opening, of which clients are told together with the memories.
+    corrections: Vec<SearchHit>,
+    memories: Memories,
+}
+
+/// The memories that are relevant to the message.
+enum Memories {
+    Found(Vec<SearchHit>),
+    /// They are being searched for on another thread.
+    Searched(JoinHandle<Vec<SearchHit>>),
+}
+
+impl Memories {
+    async fn find(self) -> Vec<SearchHit> {
+        match self {
+            Self::Found(memories) => memories,
+            Self::Searched(search) => search.await.unwrap_or_default(),
+        }
+    }
+}
+
+/// Sends what was recalled. `None` if that fails, because the opening has failed, or the turn's next commit will fail
+/// as well.
+async fn send_recall(
+    recorder: &Recorder,
+    commit: Commit,
+    step: Step,
+    thread: Option<&mut Thread>,
+) -> Option<PendingCommit> {
+    let recall = recorder.send(commit).await.ok();
+    if let Some(thread) = thread {
+        thread.apply(step, recorder.last_ts());
+    }
+    recall
 }
 
 /// The commit that opens a turn.

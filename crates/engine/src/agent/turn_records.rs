@@ -75,7 +75,6 @@ impl Agent {
                 Err(_) => turns.queue.end_failed(&task_id, turn_id),
             }
             turns.notify_queue();
-            brain.notify_webhook();
             ended
         });
         ending.await.map_err(|_| AgentError::Stopping)??;

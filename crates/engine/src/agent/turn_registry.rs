@@ -121,8 +121,11 @@ pub(super) struct RegistryState {
     transfers: BusyCount,
     /// The messages that wait for their turn.
     pub(super) queue: TurnQueue,
-    /// Notified whenever a turn may have become idle or the queue has changed.
+    /// Notified whenever a turn may have become idle.
     idle_notify: Arc<Notify>,
+    /// Notified whenever there may be something to do for a queued message. A turn on a task without one notifies
+    /// nobody: waking the queue's runner would delay each turn's beginning.
+    queue_notify: Arc<Notify>,
 }
 
 /// The locked registry: while it is held, no turn begins or ends.
@@ -193,7 +196,7 @@ impl RegistryState {
 
     /// Announces a change of the queue.
     pub(super) fn notify_queue(&self) {
-        self.idle_notify.notify_waiters();
+        self.queue_notify.notify_waiters();
     }
 
     /// Refuses turns, learning batches and direct calls from `now` on, unless one is active or a message can
@@ -300,14 +303,23 @@ impl TurnRegistry {
 
     /// Waits until no turn is active.
     pub(super) async fn wait_idle(&self) {
-        self.wait_until(|turns| (turns.active_count() == 0).then_some(())).await;
+        let notify = Arc::clone(&self.lock().idle_notify);
+        self.wait_until(&notify, |turns| (turns.active_count() == 0).then_some(())).await;
     }
 
-    /// Waits until `check` returns a value: it is called now, and whenever a turn may have become idle or the queue
-    /// has changed.
-    pub(super) async fn wait_until<T>(&self, mut check: impl FnMut(&mut RegistryState) -> Option<T>) -> T {
+    /// Waits until `check`, which is about queued messages, returns a value: it is called now, whenever the queue has
+    /// changed, and when a turn begins or ends while its task has queued messages.
+    pub(super) async fn wait_for_queue<T>(&self, check: impl FnMut(&mut RegistryState) -> Option<T>) -> T {
+        let notify = Arc::clone(&self.lock().queue_notify);
+        self.wait_until(&notify, check).await
+    }
+
+    async fn wait_until<T>(
+        &self,
+        notify: &Notify,
+        mut check: impl FnMut(&mut RegistryState) -> Option<T>,
+    ) -> T {
         loop {
-            let notify = Arc::clone(&self.lock().idle_notify);
             let notified = notify.notified();
             tokio::pin!(notified);
             // Registered before the check, so that a change in between is not missed.
@@ -344,8 +356,10 @@ impl TurnRegistry {
             commands: sender,
         };
         turns.turns.insert(task_id.clone(), handle);
-        // Some wait for this task's next turn.
-        turns.idle_notify.notify_waiters();
+        if turns.queue.holds(&task_id) {
+            // Some wait for this task's next turn.
+            turns.notify_queue();
+        }
         (Registration { registry: self.clone(), task_id, turn_id, opened, busy_count, busy_guard }, commands)
     }
 
@@ -410,6 +424,9 @@ impl Drop for Registration {
         // The guard is dropped before waiters are notified.
         self.busy_guard = None;
         turns.idle_notify.notify_waiters();
+        if turns.queue.holds(&self.task_id) {
+            turns.notify_queue();
+        }
     }
 }
 

@@ -193,7 +193,6 @@ impl Agent {
         let _busy = self.begin_transfer()?;
         let at = self.services.clock.now();
         let found = self.brain.write(move |tx| tx.retry_delivery(&id, at)).await?;
-        self.brain.notify_webhook();
         found.then_some(()).ok_or(AgentError::UnknownDelivery)
     }
 

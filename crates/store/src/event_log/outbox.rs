@@ -9,6 +9,7 @@ use api::{TaskId, Timestamp, TurnId};
 use bytes::Bytes;
 use http_service::clock::Clock;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use super::clock::{ClockReading, EventClock};
@@ -31,8 +32,8 @@ pub struct TaskEventLog {
     pub(super) task: TaskRow,
     pub(super) task_id: TaskId,
     state: Mutex<State>,
-    /// The entries that the writer has collected and not completed yet. Only the writer uses them, so a commit in
-    /// progress does not keep the turn from emitting further events.
+    /// The entries that the writer has collected and not completed yet. Only the thread that commits uses them, so a
+    /// commit in progress does not keep the turn from emitting further events.
     in_flight: Mutex<Vec<OutboxEntry>>,
     pub(super) status: watch::Sender<LogStatus>,
     /// The bytes of text that wait, over all event logs.
@@ -65,6 +66,15 @@ struct State {
     /// Set when a write failed: the turn that was running cannot continue.
     write_error: Option<WriteError>,
     ring: Ring,
+}
+
+/// The thread that stores what is sent.
+#[derive(Clone, Copy)]
+enum CommittedBy {
+    /// The writer's.
+    Writer,
+    /// The one that sends it, if nothing else is being written.
+    ThisThread,
 }
 
 enum OutboxEntry {
@@ -133,6 +143,11 @@ impl TaskEventLog {
         &self.task_id
     }
 
+    /// Whether nothing of the task is stored yet.
+    pub fn is_new(&self) -> bool {
+        !self.state.lock().task_exists
+    }
+
     /// Acquires the event log for a turn. Only one turn can hold it at a time.
     pub fn begin_turn(self: &Arc<Self>, turn_id: TurnId) -> Result<Recorder, Busy> {
         let acquired = self.status.send_if_modified(|status| {
@@ -175,8 +190,12 @@ impl TaskEventLog {
         self.state.lock().ring.frames_after(ts)
     }
 
-    fn queue(self: &Arc<Self>) {
-        self.brain.queue(Arc::clone(self) as Arc<dyn WriteBatch>);
+    fn queue(self: &Arc<Self>, committer: CommittedBy) {
+        let batch = Arc::clone(self) as Arc<dyn WriteBatch>;
+        match committer {
+            CommittedBy::Writer => self.brain.queue(batch),
+            CommittedBy::ThisThread => self.brain.commit_here(batch),
+        }
     }
 }
 
@@ -217,18 +236,6 @@ impl OutboxEntry {
         match self {
             Self::Change { change: StateChange::Rewind(rewind), .. } => rewind.events_from,
             _ => None,
-        }
-    }
-
-    /// Whether the webhook may report it.
-    fn may_be_reported(&self) -> bool {
-        match self {
-            Self::Event { event, .. } => event.ends_turn(),
-            Self::Change { change, .. } => {
-                // A turn that begins gives up one that is left open.
-                matches!(change, StateChange::OpenHitlRequest(_) | StateChange::BeginTurn(_))
-            }
-            _ => false,
         }
     }
 
@@ -298,7 +305,8 @@ impl Recorder {
                 return Ok(());
             }
         }
-        self.enqueue(vec![CommitPart::Event(event)], Durability::ProcessKill, None).await
+        let parts = vec![CommitPart::Event(event)];
+        self.enqueue(parts, Durability::ProcessKill, None, CommittedBy::Writer).await
     }
 
     /// Stores `commit` as a whole, after everything that was queued before, and waits until it is stored.
@@ -308,8 +316,18 @@ impl Recorder {
 
     /// Queues `commit` to be stored as a whole, without waiting until it is stored.
     pub async fn send(&self, commit: Commit) -> Result<PendingCommit, WriteError> {
+        self.send_to(commit, CommittedBy::Writer).await
+    }
+
+    /// Like [`Recorder::send`], but stores the commit on this thread, unless something else is being written or waits
+    /// to be. Blocks; `runtime` is the one that the turn runs on.
+    pub fn send_here(&self, commit: Commit, runtime: &Handle) -> Result<PendingCommit, WriteError> {
+        runtime.block_on(self.send_to(commit, CommittedBy::ThisThread))
+    }
+
+    async fn send_to(&self, commit: Commit, committer: CommittedBy) -> Result<PendingCommit, WriteError> {
         let (sender, receiver) = oneshot::channel();
-        self.enqueue(commit.parts, commit.durability, Some(sender)).await?;
+        self.enqueue(commit.parts, commit.durability, Some(sender), committer).await?;
         Ok(PendingCommit(receiver))
     }
 
@@ -318,6 +336,7 @@ impl Recorder {
         parts: Vec<CommitPart>,
         durability: Durability,
         on_commit: Option<oneshot::Sender<Result<(), WriteError>>>,
+        committer: CommittedBy,
     ) -> Result<(), WriteError> {
         let log = &self.event_log;
         let event_count = parts.iter().filter(|part| matches!(part, CommitPart::Event(_))).count();
@@ -339,7 +358,7 @@ impl Recorder {
                             let must_queue = state.mark_queued();
                             drop(state);
                             if must_queue {
-                                log.queue();
+                                log.queue(committer);
                             }
                             return Ok(());
                         }
@@ -455,9 +474,6 @@ impl WriteBatch for TaskEventLog {
                 }
             }
         });
-        if result.is_ok() && entries.iter().any(OutboxEntry::may_be_reported) {
-            self.brain.notify_webhook();
-        }
         for entry in entries {
             if let OutboxEntry::NotifyCommitted(sender) = entry {
                 // The turn may have been cancelled meanwhile.

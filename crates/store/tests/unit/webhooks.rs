@@ -1,6 +1,7 @@
 //! What is to be reported is queued once, by the commit in which it happens, and goes with its task.
 
 use api::MessageId;
+use futures::FutureExt as _;
 use pretty_assertions::assert_eq;
 use testkit::task_id;
 
@@ -74,6 +75,48 @@ async fn what_is_reported_is_queued_once() {
     let task = outbox.task;
     outbox.brain.write(move |tx| tx.delete_task(task, &TaskDeletion::default())).await.unwrap();
     assert_eq!(outbox.brain.delivery_counts().unwrap(), (0, 0));
+}
+
+#[tokio::test]
+async fn whoever_sends_is_woken_by_what_there_is_to_send_and_by_nothing_else() {
+    let outbox = Outbox::reporting(&[WebhookEvent::TurnEnded]).await;
+    let brain = &outbox.brain;
+    let task = outbox.task;
+    let woken = async || testkit::with_deadline(brain.webhook_changed()).await;
+    // By the events that are set.
+    woken().await;
+    let begin = async |turn_id: TurnId| {
+        let turn = NewTurn { turn_id, message_id: MessageId::new(), request: None };
+        brain.write(move |tx| tx.insert_turn(task, &turn, 1, at(1))).await.unwrap();
+    };
+    // A sleeper that is woken is so before the next commit begins.
+    let assert_asleep = async || {
+        brain.write(|_| Ok(())).await.unwrap();
+        assert!(brain.webhook_changed().now_or_never().is_none());
+    };
+    begin(TurnId::new()).await;
+    assert_asleep().await;
+    // By a turn that is given up.
+    begin(TurnId::new()).await;
+    woken().await;
+    let open = brain.open_turns().unwrap();
+    assert_eq!((open.len(), brain.delivery_counts().unwrap()), (1, (1, 0)));
+    // Not by an event that is not reported, nor by one that is queued already, nor by a commit that fails.
+    outbox.report(WebhookEvent::TurnWaiting, TurnId::new(), Some(HitlId::new())).await;
+    let given_up = brain.due_delivery(at(5)).unwrap().unwrap();
+    outbox.report(WebhookEvent::TurnEnded, given_up.turn_id, None).await;
+    let failed = brain.write(move |tx| {
+        tx.report_event(WebhookEvent::TurnEnded, task, "turn_x", None, at(1))?;
+        tx.insert("INSERT INTO turns (turn_id) VALUES (NULL)", [])
+    });
+    failed.await.unwrap_err();
+    assert_asleep().await;
+    // By one that is to be sent again, if there is one.
+    assert!(!brain.write(|tx| tx.retry_delivery("unknown", at(1))).await.unwrap());
+    assert_asleep().await;
+    assert!(brain.write(move |tx| tx.retry_delivery(&given_up.id, at(1))).await.unwrap());
+    woken().await;
+    assert_asleep().await;
 }
 
 #[tokio::test]
