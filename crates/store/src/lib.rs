@@ -54,6 +54,7 @@ mod user_servers;
 mod waiting;
 mod wal_checkpoint;
 mod webhooks;
+mod write_batch;
 mod write_tx;
 mod writer;
 
@@ -102,12 +103,13 @@ pub use usage_report::{UsageCursor, UsageQuery};
 pub use usage_rows::{ToolUsage, nano_usd, usd};
 pub use user_servers::{USER_SERVER_IDENTITY, UserServerRow};
 pub use webhooks::{AttemptOutcome, DELIVERY_LIFETIME_MS, DueDelivery};
+pub use write_batch::{Durability, WriteBatch, WriteError};
 pub use write_tx::{IdempotencyKey, NewGrant, NewTurn, Rewind, WriteTx};
-pub use writer::{Durability, WriteBatch, WriteError};
 
 use crate::read_pool::ReadPool;
+use crate::write_batch::SingleWrite;
 use crate::write_tx::to_json;
-use crate::writer::{SingleWrite, Writer};
+use crate::writer::Writer;
 
 /// The row number of a task, which identifies it inside the brain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
