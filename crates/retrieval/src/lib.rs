@@ -27,7 +27,7 @@ mod word_postings;
 
 pub use dates::{DateMention, date_score, mentioned_dates};
 pub use postings::{Place, Postings};
-pub use search::{Hit, MAX_LIMIT, Query, Request, search};
+pub use search::{Hit, MAX_LIMIT, Query, Request, RunFilter, search};
 pub use terms::{
     AskedWord, MAX_ASKED_WORDS, MAX_TERM_BYTES, WordKind, all_words, content_words, count_words, index_text,
     marked_words,

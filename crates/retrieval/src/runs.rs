@@ -3,12 +3,16 @@
 //! The mass of a message is `e^score`, so one message that says much outweighs several that say little. What
 //! has been taken has no mass any more. That alone spreads the results over the conversations: no rule for
 //! repetition, age or variety is needed.
+//!
+//! What follows a message with a word of the question may be a result of its own, though it has none: the run with that
+//! message may end before the answer, which came after a remark.
 
 use std::ops::Range;
 
 use crate::candidates::Block;
 use crate::postings::{Place, Postings};
 use crate::score::places_in;
+use crate::search::{Request, RunFilter};
 use crate::word_postings::WordPostings;
 
 /// The most messages of a run: a question with its answer, and what is said around them. Longer runs find more
@@ -41,7 +45,8 @@ pub(crate) struct Scored {
 struct Message {
     mass: f64,
     characters: u32,
-    is_matched: bool,
+    /// Whether a run may be a result because it has this message.
+    is_anchor: bool,
     is_taken: bool,
 }
 
@@ -54,14 +59,11 @@ struct Best {
 }
 
 impl Scored {
-    /// A block with the scores of its messages. Those in `hidden`, sorted ranges of places, are taken
-    /// already.
-    pub(crate) fn new(
-        block: Block,
-        scores: Vec<f64>,
-        words: &[WordPostings],
-        hidden: &[Range<Place>],
-    ) -> Self {
+    /// A block with the scores of its messages. Those that are hidden are taken already.
+    ///
+    /// A message with a word is an anchor, and with [`RunFilter::Near`] so are those that a run from it on would have.
+    pub(crate) fn new(block: Block, scores: Vec<f64>, words: &[WordPostings], request: &Request<'_>) -> Self {
+        let Request { hidden, filter, .. } = *request;
         let mut messages: Vec<Message> = scores
             .into_iter()
             .zip(block.indexes.clone())
@@ -69,13 +71,14 @@ impl Scored {
                 let place = Place::new(block.task, index);
                 let after = hidden.partition_point(|range| range.end <= place);
                 let is_taken = hidden.get(after).is_some_and(|range| range.contains(&place));
-                Message { mass: score.exp(), characters: 0, is_matched: false, is_taken }
+                Message { mass: score.exp(), characters: 0, is_anchor: false, is_taken }
             })
             .collect();
+        let anchors = if filter == RunFilter::Near { MAX_RUN_MESSAGES } else { 1 };
         for place in words.iter().flat_map(|word| places_in(word, &block)) {
             let offset = usize::try_from(place.index() - block.indexes.start).unwrap_or(usize::MAX);
-            if let Some(message) = messages.get_mut(offset) {
-                message.is_matched = true;
+            for message in messages.iter_mut().skip(offset).take(anchors) {
+                message.is_anchor = true;
             }
         }
         let mut block = Self { block, messages, has_characters: false, best: None };
@@ -83,8 +86,8 @@ impl Scored {
         block
     }
 
-    /// Finds the best run that is left: of all that have a matched message, the one with the most mass; among
-    /// equals the newest.
+    /// Finds the best run that is left: of all that have an anchor, the one with the most mass; among equals
+    /// the newest.
     fn find_best(&mut self) {
         let mut best: Option<Best> = None;
         for first in 0..self.messages.len() {
@@ -100,7 +103,7 @@ impl Scored {
     fn longest_run(&self, first: usize) -> Option<Best> {
         let mut run = Best { first, end: first, mass: 0.0 };
         let mut characters = 0_u32;
-        let mut is_matched = false;
+        let mut has_anchor = false;
         for message in self.messages.get(first..)?.iter().take(MAX_RUN_MESSAGES) {
             characters = characters.saturating_add(message.characters);
             if message.is_taken || (run.end > first && characters > MAX_RUN_CHARACTERS) {
@@ -108,9 +111,9 @@ impl Scored {
             }
             run.end += 1;
             run.mass += message.mass;
-            is_matched |= message.is_matched;
+            has_anchor |= message.is_anchor;
         }
-        is_matched.then_some(run)
+        has_anchor.then_some(run)
     }
 
     fn mass(&self) -> f64 {
@@ -143,7 +146,7 @@ impl Scored {
     }
 }
 
-/// Takes runs until there are `count` or nothing that matches is left.
+/// Takes runs until there are `count` or none with an anchor is left.
 ///
 /// Without its characters a block promises at least the mass that it has with them. So they are read only
 /// when a block promises the most, which spares reading those of nearly all candidates.

@@ -47,8 +47,21 @@ pub struct Request<'a> {
     /// Messages that the reader has before them, as sorted ranges that do not overlap. They are in no result,
     /// but what they say counts for the messages beside them.
     pub hidden: &'a [Range<Place>],
-    /// Whether only what is relevant is a result. A question to which nothing can be costs nearly nothing.
-    pub only_relevant: bool,
+    /// Which runs are results.
+    pub filter: RunFilter,
+}
+
+/// Which runs are results.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RunFilter {
+    /// Those with a word of the question, and those that closely follow one: an answer often has none of the words of
+    /// what it answers.
+    #[default]
+    Near,
+    /// Those with a word of the question.
+    Matched,
+    /// Those that are relevant. A question to which nothing can be costs nearly nothing.
+    Relevant,
 }
 
 /// A run of messages of one task.
@@ -60,7 +73,8 @@ pub struct Hit {
     pub first: u32,
     /// The index of its last message.
     pub last: u32,
-    /// The indexes of its messages that have a word of the question, in ascending order. At least one.
+    /// The indexes of its messages that have a word of the question, in ascending order. None in a run that only
+    /// follows one.
     pub matched: Vec<u32>,
     /// Those of at most three adjacent messages that have most of the question.
     pub excerpt: RangeInclusive<u32>,
@@ -72,20 +86,21 @@ pub struct Hit {
 
 /// Searches; the best results first. No message is in two of them.
 pub fn search<P: Postings>(postings: &P, query: &Query, request: &Request<'_>) -> Result<Vec<Hit>, P::Error> {
-    let asked = word_postings::read(postings, &query.words, request.only_relevant)?;
-    if asked.found.is_empty() || (request.only_relevant && !query.has_content) {
+    let only_relevant = request.filter == RunFilter::Relevant;
+    let asked = word_postings::read(postings, &query.words, only_relevant)?;
+    if asked.found.is_empty() || (only_relevant && !query.has_content) {
         return Ok(Vec::new());
     }
     let mean_length = mean_task_length(postings)?;
     let mut blocks = Vec::new();
     for block in candidates::choose(postings, &asked.found, request.hidden)? {
         let scores = score_block(postings, &asked.found, &query.dates, mean_length, &block)?;
-        blocks.push(Scored::new(block, scores, &asked.found, request.hidden));
+        blocks.push(Scored::new(block, scores, &asked.found, request));
     }
     let count = request.offset.saturating_add(request.limit.min(MAX_LIMIT));
     let runs = runs::take(postings, &mut blocks, count)?;
     let hits = runs.into_iter().skip(request.offset).map(|run| hit(query, &asked, &run));
-    Ok(hits.filter(|hit| hit.is_relevant || !request.only_relevant).collect())
+    Ok(hits.filter(|hit| hit.is_relevant || !only_relevant).collect())
 }
 
 fn hit(query: &Query, asked: &AskedWords, run: &Run) -> Hit {

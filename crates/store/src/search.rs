@@ -14,7 +14,7 @@ use std::time::Instant;
 use api::conversations::ConversationHit;
 use api::memory::{MemoryKind, Source};
 use api::{MessageId, TaskId, Timestamp};
-use retrieval::{Place, Query, Request};
+use retrieval::{Place, Query, Request, RunFilter};
 use rusqlite::{Connection, Error, params};
 
 use self::postings::IndexPostings;
@@ -206,7 +206,7 @@ fn search_conversations(
         let sql = "SELECT EXISTS (SELECT 1 FROM conversations WHERE family IS NOT NULL)";
         let has_forks: bool = reader.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
         let candidates = if has_forks { limit.saturating_mul(CANDIDATES_PER_RESULT) } else { limit };
-        let page = Request { offset: 0, limit: candidates, hidden: &[], only_relevant: false };
+        let page = Request { offset: 0, limit: candidates, hidden: &[], filter: RunFilter::Matched };
         let found = retrieval::search(&IndexPostings::new(reader, SearchScope::Messages), &asked, &page)?;
         let mut results: Vec<(u64, ConversationHit)> = Vec::new();
         for hit in &found {
@@ -252,7 +252,8 @@ fn search_snapshot(reader: &Connection, query: &MemoryQuery) -> Result<Vec<Searc
     let hidden = shown.hidden_places(reader)?;
     // A person waits for the turn: nothing is read that it is not told.
     let only_relevant = query.conversation.is_some();
-    let page = Request { offset: query.offset, limit: query.limit, hidden: &hidden, only_relevant };
+    let filter = if only_relevant { RunFilter::Relevant } else { RunFilter::Near };
+    let page = Request { offset: query.offset, limit: query.limit, hidden: &hidden, filter };
     let mut found = retrieval::search(&IndexPostings::new(reader, query.scope), &asked, &page)?;
     if only_relevant {
         for hit in &mut found {

@@ -10,7 +10,7 @@ use crate::fixture::{Memory, Sqlite, Tasks, tasks};
 use crate::numbers::{float, inverse_frequency, saturate};
 use crate::postings::Place;
 
-const PAGE: Request<'_> = Request { offset: 0, limit: 10, hidden: &[], only_relevant: false };
+const PAGE: Request<'_> = Request { offset: 0, limit: 10, hidden: &[], filter: RunFilter::Near };
 
 fn hits(memory: &Memory, question: &str) -> Vec<Hit> {
     search(memory, &Query::parse(question), &PAGE).unwrap()
@@ -49,6 +49,27 @@ fn the_answer_is_found_beside_the_question_that_names_its_subject() {
     assert_eq!((hits[0].task, hits[0].matched.as_slice()), (1, [30].as_slice()));
     assert_eq!(hits[0].last - hits[0].first + 1, 5);
     assert!(hits[0].is_relevant);
+}
+
+#[test]
+fn an_answer_after_a_remark_follows_the_run_that_ended_before_it() {
+    let memory = conversation(&[
+        "I see.",
+        "Tell me more.",
+        "We are back from Sicily.",
+        "Any souvenirs?",
+        "Hold on, the soup.",
+        "Of course.",
+        "Sorry. A carved spoon.",
+        "How nice.",
+    ]);
+    let query = Query::parse("What was bought in Sicily?");
+    let ranges = |filter| -> Vec<_> {
+        let found = search(&memory, &query, &Request { filter, ..PAGE }).unwrap();
+        found.iter().filter(|hit| hit.task == 1).map(|hit| (hit.first - 30 + 1, hit.last - 30 + 1)).collect()
+    };
+    assert_eq!(ranges(RunFilter::Near), [(1, 5), (6, 10)]);
+    assert_eq!(ranges(RunFilter::Matched), [(1, 5)]);
 }
 
 #[test]
@@ -103,7 +124,8 @@ fn pages_follow_each_other_and_what_the_reader_sees_is_not_shown() {
     assert_eq!(all.len(), 100);
     assert_eq!([page(0, 30), page(30, 30), page(60, 40)].concat(), all);
     assert_eq!(page(0, 1000).len(), MAX_LIMIT);
-    assert_eq!(page(100, 100).len(), 67);
+    // 167 runs with the word, and what follows each but the first, which is long enough.
+    assert_eq!(page(300, 100).len(), 33);
 
     let hidden = [Place::new(0, 0)..Place::new(0, 1900), Place::new(0, 1950)..Place::new(1, 0)];
     let shown = search(&memory, &query, &Request { limit: 100, hidden: &hidden, ..PAGE }).unwrap();
@@ -129,7 +151,7 @@ fn a_date_in_the_question_prefers_messages_of_that_time() {
 
 /// Whether a turn is told something. A search for that alone finds what the search for all calls relevant.
 fn is_told(memory: &Memory, question: &str) -> bool {
-    let told = Request { only_relevant: true, ..PAGE };
+    let told = Request { filter: RunFilter::Relevant, ..PAGE };
     let told = search(memory, &Query::parse(question), &told).unwrap();
     let relevant = hits(memory, question).into_iter().filter(|hit| hit.is_relevant);
     assert_eq!(told, relevant.collect::<Vec<_>>(), "{question}");
@@ -286,7 +308,7 @@ fn reference_scores(memory: &Memory, query: &Query) -> Option<Vec<Vec<ReferenceS
                 6.0 * (idf / all_tasks) * saturate(float(in_task) / norm)
             })
             .sum();
-        let mut of_messages = Vec::new();
+        let mut of_messages: Vec<ReferenceScore> = Vec::new();
         for (index, (_, date)) in (0_u32..).zip(messages) {
             let mut score = of_task;
             let mut is_matched = false;
@@ -316,24 +338,28 @@ fn reference_scores(memory: &Memory, query: &Query) -> Option<Vec<Vec<ReferenceS
 type ReferenceRun = (u64, u32, u32, f64);
 
 /// All runs, taken one after the other from all messages.
-fn reference(memory: &Memory, query: &Query) -> Vec<ReferenceRun> {
+fn reference(memory: &Memory, query: &Query, filter: RunFilter) -> Vec<ReferenceRun> {
     let Some(scores) = reference_scores(memory, query) else { return Vec::new() };
+    let followers = if filter == RunFilter::Near { 4 } else { 0 };
+    let is_anchor = |task: usize, index: usize| {
+        (index.saturating_sub(followers)..=index).any(|before| scores[task][before].1)
+    };
     let mut taken = BTreeSet::new();
     let mut runs = Vec::new();
     loop {
         let mut best: Option<ReferenceRun> = None;
         for (task, scores) in (0_u64..).zip(&scores) {
             for (first, _) in (0_u32..).zip(scores) {
-                let (mut mass, mut characters, mut is_matched) = (0.0, 0, false);
+                let (mut mass, mut characters, mut has_anchor) = (0.0, 0, false);
                 let messages = (0_u32..).zip(scores).filter(|(index, _)| (first..first + 5).contains(index));
-                for (index, (score, has_word)) in messages {
+                for (index, (score, _)) in messages {
                     characters += memory.text(task, index).chars().count();
                     if taken.contains(&(task, index)) || (index > first && characters > 1500) {
                         break;
                     }
                     mass += score.exp();
-                    is_matched |= has_word;
-                    if is_matched && best.is_none_or(|best| mass >= best.3) {
+                    has_anchor |= is_anchor(usize::try_from(task).unwrap(), usize::try_from(index).unwrap());
+                    if has_anchor && best.is_none_or(|best| mass >= best.3) {
                         best = Some((task, first, index, mass));
                     }
                 }
@@ -384,17 +410,18 @@ proptest! {
             "my dog and cat on 3 February 2024",
             "собаки unheard",
         ]),
+        filter in prop::sample::select(vec![RunFilter::Near, RunFilter::Matched]),
     ) {
         let memory = Memory::new(conversations);
         let query = Query::parse(question);
-        let request = Request { limit: 100, ..PAGE };
+        let request = Request { limit: 100, filter, ..PAGE };
         let found = search(&memory, &query, &request).unwrap();
-        let expected = reference(&memory, &query);
+        let expected = reference(&memory, &query, filter);
         prop_assert_eq!(found.len(), expected.len().min(100));
         for (hit, (task, first, last, score)) in found.iter().zip(&expected) {
             prop_assert!((hit.score - score).abs() < 1e-9, "{hit:?} {expected:?}");
             prop_assert_eq!((hit.task, hit.first, hit.last), (*task, *first, *last), "{:?}", expected);
-            prop_assert!(!hit.matched.is_empty());
+            prop_assert!(filter == RunFilter::Near || !hit.matched.is_empty());
         }
         let sqlite = Sqlite::new(&memory.tasks);
         prop_assert_eq!(search(&sqlite, &query, &request).unwrap(), found);

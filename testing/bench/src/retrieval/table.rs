@@ -23,6 +23,9 @@ pub(crate) struct QuestionResult {
 
 /// The budget for the 99th percentile of memory search: the messages, and the limit in milliseconds.
 const P99_BUDGET: (usize, f64) = (100_000, 10.0);
+/// The budgets of a brain: the anonymous memory that one search takes, and the writer's time to take a turn in.
+const SEARCH_BUDGET_KIB: i64 = 2_048;
+const TURN_BUDGET_MS: f64 = 0.3;
 /// How much more of the answers memory is to find than windows, in the same room.
 const MIN_LEAD: f64 = 0.03;
 /// The name of the engine's search.
@@ -250,6 +253,7 @@ fn render_costs(results: &[QuestionResult], resources: &[Resources]) -> String {
         "p50 ms",
         "p99 ms",
         "turn ms",
+        "",
     ];
     let mut rows = vec![headers.map(str::to_owned)];
     let megabytes = |bytes: u64| format!("{:.2}", bytes as f64 / BYTES_PER_MB);
@@ -266,9 +270,23 @@ fn render_costs(results: &[QuestionResult], resources: &[Resources]) -> String {
             time(50),
             time(99),
             format!("{:.3}", one.turn_ms),
+            cost_verdict(one),
         ]);
     }
-    report::align_columns(&rows, [false; 10])
+    let mut left = [false; 11];
+    left[10] = true;
+    report::align_columns(&rows, left)
+}
+
+/// What the costs say about the budgets of a brain.
+fn cost_verdict(of: &Resources) -> String {
+    let mut budgets = vec![
+        ("search ≤ 2 MiB", of.one_search.anonymous_kib <= SEARCH_BUDGET_KIB),
+        ("turn ≤ 0.3 ms", of.turn_ms <= TURN_BUDGET_MS),
+    ];
+    budgets.extend(of.older_index_bytes.map(|older| ("index ≤ older", of.index_bytes <= older)));
+    let verdicts = budgets.into_iter().map(|(budget, is_met)| format!("{budget}: {}", verdict(is_met)));
+    verdicts.collect::<Vec<_>>().join(", ")
 }
 
 /// The times of memory's searches of one brain.
@@ -338,14 +356,24 @@ mod tests {
             all_searches: Growth { total_kib: 2_600, anonymous_kib: 1_500 },
             turn_ms: 0.25,
         };
-        let text = render_tables(&results, &[costs]);
+        let text = render_tables(&results, std::slice::from_ref(&costs));
+        let over_budget = Resources {
+            index_bytes: 4_000_400,
+            older_index_bytes: Some(4_000_000),
+            one_search: Growth { total_kib: 3_000, anonymous_kib: 2_049 },
+            turn_ms: 0.31,
+            ..costs
+        };
+        let missed = "search ≤ 2 MiB: MISSED, turn ≤ 0.3 ms: MISSED, index ≤ older: MISSED";
+        assert_eq!(cost_verdict(&over_budget), missed);
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let lines: Vec<String> = text.lines().map(words).collect();
         let figures = "50.0 50.0 0.0 0.0 50.0 50.0 0.0 0.0 50 100 2.00 9.00";
         assert_eq!(lines[1], format!("100000 single (2) memory {figures}"));
         assert!(lines[3].ends_with("2.00 9.00 windows + 3: met, p99 < 10 ms: met"), "{text}");
         assert!(lines.contains(&"100000 none (1) 0.0 100.0 100.0 0.0".into()), "{text}");
-        assert!(lines.contains(&"100010 1 4.00 - 40.0 900 1500 2.00 99.00 0.250".into()), "{text}");
+        let costs = "100010 1 4.00 - 40.0 900 1500 2.00 99.00 0.250 search ≤ 2 MiB: met, turn ≤ 0.3 ms: met";
+        assert!(lines.contains(&costs.into()), "{text}");
         let slow = [result(MEMORY, "single", true, &[10.5]), result("windows", "single", true, &[1.0])];
         assert_eq!(render_tables(&slow, &[]).matches("MISSED").count(), 2);
         assert!(render_json(&results, &[]).unwrap().contains("\"seeds\""));
