@@ -44,19 +44,37 @@ impl DockerResources {
         std::fs::create_dir(&context)?;
         std::fs::copy(binary, context.join("roundhouse"))?;
         std::fs::write(context.join("Dockerfile"), DOCKERFILE)?;
-        let mut build = Command::new("docker");
-        build.env("DOCKER_BUILDKIT", "0").arg("--host");
-        build.arg(format!("unix://{}", resources.daemon.socket.display()));
         // The host's network is used, because the daemon's default network may be missing or not usable.
-        build.args(["build", "--quiet", "--force-rm", "--network", "host"]);
-        build.args(["--build-arg", &format!("BASE={base}")]);
-        build.args(["--target", BUILD_TARGET, "--tag", &resources.image()]).arg(&context);
-        let output = build.stdin(Stdio::null()).output().context("the docker command cannot be run")?;
-        if !output.status.success() {
-            bail!("the image on {base} cannot be built: {}", String::from_utf8_lossy(&output.stderr));
-        }
+        let base = format!("BASE={base}");
+        resources.build(&["--network", "host", "--build-arg", &base, "--target", BUILD_TARGET], &context)?;
         std::fs::remove_dir_all(context)?;
         Ok(resources)
+    }
+
+    /// Lets all programs in containers that are created from now on load a library first, by its path there.
+    pub fn preload(&self, library: &Path) -> anyhow::Result<()> {
+        let context = tempfile::tempdir()?;
+        std::fs::write(context.path().join("ld.so.preload"), format!("{}\n", library.display()))?;
+        let steps = format!("FROM {}\nCOPY ld.so.preload /etc/ld.so.preload\n", self.image());
+        std::fs::write(context.path().join("Dockerfile"), steps)?;
+        self.build(&[], context.path())
+    }
+
+    /// Builds the image from the folder `context`.
+    fn build(&self, options: &[&str], context: &Path) -> anyhow::Result<()> {
+        let mut build = Command::new("docker");
+        build.env("DOCKER_BUILDKIT", "0").arg("--host");
+        build.arg(format!("unix://{}", self.daemon.socket.display()));
+        build
+            .args(["build", "--quiet", "--force-rm"])
+            .args(options)
+            .args(["--tag", &self.image()])
+            .arg(context);
+        let output = build.stdin(Stdio::null()).output().context("the docker command cannot be run")?;
+        if !output.status.success() {
+            bail!("the image {} cannot be built: {}", self.image(), String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
     }
 
     /// Returns the base image, or an error if something that engines as containers need is missing.

@@ -134,7 +134,8 @@ struct DueMinuteOptions {
     /// The number of kills.
     #[arg(long, default_value_t = 200)]
     kills: u64,
-    /// What the wall clock of the fleet does. All but `steady` needs root, and processes as the backend.
+    /// What the wall clock of the fleet does. All but `steady` needs root, a C compiler, and processes or
+    /// containers as the backend.
     #[arg(long, value_enum, default_value_t = ClockPlan::Steady)]
     clock: ClockPlan,
 }
@@ -321,6 +322,9 @@ async fn run_fleet_campaign(fleet: &FleetOptions, options: &Options) -> anyhow::
 
 async fn run_due_minute(due: &DueMinuteOptions, options: &Options) -> anyhow::Result<bool> {
     ensure_exists(&due.orchestrator)?;
+    if due.clock != ClockPlan::Steady && due.backend == Backend::Kubernetes {
+        bail!("the clock of Pods cannot be set: use `--backend process` or `--backend docker`");
+    }
     let begin = Instant::now();
     let run = DueMinute {
         binary: due.orchestrator.clone(),

@@ -121,6 +121,14 @@ impl Deployment {
         self.service_config.folder.join("engines")
     }
 
+    /// Its engines, where they are containers.
+    pub(crate) fn containers(&self) -> Option<&Containers> {
+        match &self.engine_host {
+            EngineHost::Containers(containers) => Some(containers),
+            EngineHost::Processes | EngineHost::Pods(_) => None,
+        }
+    }
+
     /// The cluster that its engines are in, where they are Pods.
     pub(crate) fn pods(&self) -> Option<&Pods> {
         match &self.engine_host {

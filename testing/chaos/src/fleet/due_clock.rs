@@ -11,6 +11,11 @@ use api::Timestamp;
 use clap::ValueEnum;
 use testkit::wall_clock::WallClock;
 
+use super::deployment::Deployment;
+
+/// Where the orchestrator mounts the catalog in containers.
+const CATALOG_IN_CONTAINERS: &str = "/catalog";
+
 /// What the clock does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ClockPlan {
@@ -56,10 +61,11 @@ pub(crate) struct FleetClock {
 }
 
 impl FleetClock {
+    /// The clock of a deployment in `folder`. It is beside the catalog, which containers have too.
     pub(crate) fn new(plan: ClockPlan, folder: &Path) -> anyhow::Result<Self> {
+        let clock = (plan != ClockPlan::Steady).then(|| WallClock::new(&folder.join("catalog")));
         let folder = folder.join("clock");
         fs::create_dir(&folder)?;
-        let clock = (plan != ClockPlan::Steady).then(|| WallClock::new(&folder));
         Ok(Self { plan, clock, folder })
     }
 
@@ -79,6 +85,17 @@ impl FleetClock {
         fs::write(&program, script)?;
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
         Ok(Some(program))
+    }
+
+    /// Gives the engines of a deployment this clock too, where they are no children of the orchestrator.
+    pub(crate) fn set_in_engines(&self, deployment: &Deployment) -> anyhow::Result<()> {
+        match (&self.clock, deployment.containers()) {
+            (Some(clock), Some(containers)) => {
+                let library = clock.library_for_folder_at(Path::new(CATALOG_IN_CONTAINERS));
+                containers.resources.preload(&library)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether the run sets it.

@@ -2,6 +2,7 @@
 //! wakes are killed. Afterwards each due time has begun exactly one turn, or is listed as missed where the schedule
 //! says so.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use tokio::task::JoinSet;
 use super::deployment::Deployment;
 use super::due_clock::{ClockPlan, FleetClock};
 use super::due_verdict::{DueTime, Found, judge};
-use super::engine_host::{Backend, EngineFault};
+use super::engine_host::{Backend, EngineFault, EngineInstance};
 use super::registry::{AuditCursor, EngineRow};
 use super::tenant_users::text_field;
 use super::{Database, FleetCampaign, register_product};
@@ -39,6 +40,9 @@ const SETTLE_TIMEOUT: Duration = Duration::from_mins(2);
 /// How long it may take until all are at rest: wakes that failed are tried again some seconds, then minutes later.
 const REST_TIMEOUT: Duration = Duration::from_mins(15);
 const HOUR_MS: i64 = 60 * 60 * 1_000;
+/// How often one engine is killed at most: as documented, a turn ends if eight starts in a row resume it without progress,
+/// and some starts fail without a kill.
+const MAX_KILLS_OF_ENGINE: u32 = 4;
 /// The part of the kills that are the orchestrator's.
 const ORCHESTRATOR_SHARE: f64 = 0.3;
 /// How many kills come with a change of the clock, and by how many seconds it is set.
@@ -118,6 +122,7 @@ impl DueMinute {
         if let Some(program) = clock.program(&self.binary)? {
             deployment.set_binary(program);
         }
+        clock.set_in_engines(&deployment)?;
         let http = deployment.http_client()?;
         let orchestrator = deployment.start_ready(false, &http).await?;
         deployment.set_id(deployment.registry().deployment_id().await?);
@@ -213,6 +218,7 @@ impl DueMinute {
         let mut rng = SeededRng::new(self.seed, "due minute");
         let counters = &fleet.counters;
         let begin = Instant::now();
+        let mut kills_of: HashMap<String, u32> = HashMap::new();
         // After that everything is decided, or missed for other reasons than kills.
         while counters.get(KILLS) < self.kills && begin.elapsed() < Duration::from_mins(15) {
             tokio::time::sleep(rng.millis(PAUSE_MS)).await;
@@ -229,16 +235,22 @@ impl DueMinute {
                 orchestrator = fleet.deployment.start_ready(false, &fleet.http).await?;
                 continue;
             }
-            let engines = fleet.deployment.engines()?;
-            let alive: Vec<_> = engines.into_iter().filter(|engine| engine.is_alive).collect();
-            if let Some(engine) = rng.pick(&alive) {
+            let alive: Vec<_> =
+                fleet.deployment.engines()?.into_iter().filter(|engine| engine.is_alive).collect();
+            let may_be_killed = |engine: &&EngineInstance| {
+                kills_of.get(&engine.engine_id).is_none_or(|kills| *kills < MAX_KILLS_OF_ENGINE)
+            };
+            let targets: Vec<_> = alive.iter().filter(may_be_killed).collect();
+            if let Some(engine) = rng.pick(&targets) {
                 fleet.deployment.inject_fault(engine, EngineFault::Kill)?;
+                *kills_of.entry(engine.engine_id.clone()).or_default() += 1;
                 counters.count(KILLS);
                 let brain = fleet.deployment.data_root().join(&engine.engine_id).join("brain.sqlite");
                 if is_run_open(&brain).unwrap_or(false) {
                     counters.count(KILLS_IN_RUN);
                 }
-            } else if fleet.clock.now_ms() > due.unix_ms()
+            } else if alive.is_empty()
+                && fleet.clock.now_ms() > due.unix_ms()
                 && fleet.count_engines("sleeping").await? == self.users as u64
             {
                 // Everything is done: what is killed now is woken by calls of its users.
@@ -354,7 +366,7 @@ impl Fleet {
         let begin = Instant::now();
         loop {
             let (status, schedule) = self.call_engine(user, Method::GET, "/schedules/due", None).await?;
-            let runs = schedule.get("runs").and_then(Value::as_array).cloned().unwrap_or_default();
+            let mut runs = schedule.get("runs").and_then(Value::as_array).cloned().unwrap_or_default();
             let is_open = |run: &Value| {
                 matches!(
                     run.get("turn_state").and_then(Value::as_str),
@@ -365,6 +377,14 @@ impl Fleet {
             if is_settled || begin.elapsed() > SETTLE_TIMEOUT {
                 if status != 200 {
                     bail!("its schedule is {status}: {schedule}");
+                }
+                for run in runs.iter_mut().filter(|run| run.get("turn_state") == Some(&json!("failed"))) {
+                    let turn = text_field(run, "/turn_id").unwrap_or_default();
+                    let path = format!("/tasks/{TASK}/turns/{turn}");
+                    let (_, turn) = self.call_engine(user, Method::GET, &path, None).await?;
+                    if let Some(run) = run.as_object_mut() {
+                        run.insert("turn".to_owned(), turn);
+                    }
                 }
                 let path = format!("/tasks/{TASK}/turns");
                 let (_, turns) = self.call_engine(user, Method::GET, &path, None).await?;
