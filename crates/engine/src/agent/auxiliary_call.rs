@@ -76,6 +76,17 @@ pub(super) async fn call_auxiliary(
     let clock = services.clock.clone();
     let answer = async move { collect_answer(events, prompt, &*clock, deadline).await };
     let outcome = inbox.run_while_handling_commands(journal, answer).await?;
+    Ok(record_outcome(services, journal, route, outcome, purpose).await?)
+}
+
+/// Records how an auxiliary call ended and what it used. Returns its answer; `None` if it failed.
+pub(super) async fn record_outcome(
+    services: &Services,
+    journal: &mut Journal,
+    route: &Arc<Route>,
+    outcome: Result<Answer, ModelError>,
+    purpose: UsagePurpose,
+) -> Result<Option<Answer>, WriteError> {
     let usage = outcome.as_ref().map(|answer| &answer.usage);
     services.gateway.record_outcome(route, usage, services.clock.monotonic());
     match outcome {

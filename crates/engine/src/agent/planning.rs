@@ -5,24 +5,29 @@
 //! the turn continues without one. If the catalog has no agent to delegate to, there is nothing to choose, and
 //! no call is made. The catalog says which messages are planned; [`super::plan_decision`] decides for those that
 //! it leaves to the engine.
+//!
+//! Clients see the steps of a plan as they arrive ([`PLANNING_KEY`]), and the plan when it is made.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::event::{Event, WorkingMemoryUpdate};
+use api::event::{BlockType, Event, WorkingMemoryUpdate};
 use api::memory::Source;
 use api::tool_names::{LOAD_SKILL, RUN_AGENT};
 use api::usage::UsagePurpose;
 use catalog::PlanningMode;
-use llm::{Answer, Block, Content, Message, Request, Route, estimate};
+use futures::StreamExt as _;
+use llm::{Answer, Block, Content, EventStream, Message, ModelError, Request, Route, StreamEvent, estimate};
 use serde::{Deserialize, Deserializer, Serialize};
 use store::event_log::Commit;
 use store::memory_format::TOOL_ORIGIN_NOTE;
 use store::steps::{MemoryWrite, Opened, Step, TurnBase};
+use tokio::sync::watch;
 
-use super::auxiliary_call::call_auxiliary;
+use super::auxiliary_call::{collect_answer, record_outcome};
 use super::budget::reserve_in_turn;
 use super::compaction_view::truncate_middle;
 use super::conversation::Conversation;
@@ -34,6 +39,9 @@ use super::{AgentSnapshot, Services, turn_overrides};
 
 /// The working memory key of the plan.
 const PLAN_KEY: &str = "plan";
+/// The key under which clients receive a plan that is being made. It is not in working memory: nothing came of it if no
+/// plan follows.
+const PLANNING_KEY: &str = "planning";
 /// The number of earlier messages in the planner's input, and the length of each in characters.
 const RECENT_MESSAGES: (usize, usize) = (6, 1_000);
 /// The length of the new message in the planner's input, in characters.
@@ -46,6 +54,8 @@ const PLAN_TIMEOUT: Duration = Duration::from_mins(1);
 const MAX_STEPS: usize = 12;
 /// The most skills of a plan.
 const MAX_SKILLS: usize = 4;
+/// How many quotation marks of a plan that is arriving are looked at: the last ones may begin a step, or be part of one.
+const MAX_MARKS: usize = 8;
 /// The length of an agent's or a skill's description in the planner's prompt, in characters.
 const MAX_DESCRIPTION_CHARS: usize = 300;
 
@@ -109,10 +119,9 @@ pub(super) async fn plan_turn(deps: &TurnDeps, conversation: &mut Conversation<'
         let unplanned = Step::Planned { plan: None, memory: Vec::new(), source: Source::Agent.into() };
         return Ok(journal.commit(unplanned, Vec::new()).await?);
     };
-    // A plan can always be serialized as JSON.
     let value = serde_json::to_value(&plan).unwrap_or_default();
-    let write = MemoryWrite { key: PLAN_KEY.into(), value: value.clone() };
-    let event = Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: PLAN_KEY.into(), value });
+    let write = MemoryWrite { key: PLAN_KEY.into(), value };
+    let event = plan.to_event(PLAN_KEY);
     let commit = Commit::new().working_memory(write.clone());
     // The planner has read the conversation and may repeat its text.
     let source = journal.thread().branch().memory_source();
@@ -151,11 +160,45 @@ async fn request_plan(
         output: None,
         cache_key: "plan",
     });
-    let call = (events, prompt);
-    let answer =
-        call_auxiliary(&deps.services, conversation, route, call, PLAN_TIMEOUT, UsagePurpose::Planning)
-            .await?;
+    let outcome = collect_plan(deps, conversation, &choices, (events, prompt)).await?;
+    let (services, purpose) = (&deps.services, UsagePurpose::Planning);
+    let answer = record_outcome(services, conversation.journal, route, outcome, purpose).await?;
     Ok(answer.and_then(|answer| Plan::parse(&answer, &choices)))
+}
+
+/// Collects the planner's answer, and shows clients the plan as far as it has arrived.
+async fn collect_plan(
+    deps: &TurnDeps,
+    conversation: &mut Conversation<'_>,
+    choices: &PlanChoices<'_>,
+    (events, prompt): (EventStream, u64),
+) -> Result<Result<Answer, ModelError>, Interrupt> {
+    let Conversation { journal, inbox, .. } = conversation;
+    let (arrived, mut text) = watch::channel(String::new());
+    let mut is_text = false;
+    let events = events.inspect(move |event| match event {
+        Ok(StreamEvent::BlockStart(block)) => is_text = *block == BlockType::Text,
+        Ok(StreamEvent::Delta(more)) if is_text => arrived.send_modify(|text| text.push_str(more)),
+        _ => {}
+    });
+    let mut answer = pin!(collect_answer(events.boxed(), prompt, &*deps.services.clock, PLAN_TIMEOUT));
+    let mut begun = BegunPlan::default();
+    loop {
+        let next = async {
+            tokio::select! {
+                biased;
+                Ok(()) = text.changed() => None,
+                outcome = &mut answer => Some(outcome),
+            }
+        };
+        if let Some(outcome) = inbox.run_while_handling_commands(journal, next).await? {
+            return Ok(outcome);
+        }
+        let more = begun.parse_more(&text.borrow_and_update(), choices);
+        if let Some(plan) = more {
+            journal.commit_all(Commit::new(), Vec::new(), vec![plan.to_event(PLANNING_KEY)]).await?;
+        }
+    }
 }
 
 impl<'a> PlanChoices<'a> {
@@ -195,7 +238,12 @@ impl Plan {
         let text = answer.text();
         // Models often add words or a fence around the JSON object.
         let (start, end) = (text.find('{')?, text.rfind('}')?);
-        let Self { agent, mut skills, mut steps } = serde_json::from_str(text.get(start..=end)?).ok()?;
+        Self::from_json(text.get(start..=end)?, choices)
+    }
+
+    /// Parses a JSON object.
+    fn from_json(json: &str, choices: &PlanChoices<'_>) -> Option<Self> {
+        let Self { agent, mut skills, mut steps } = serde_json::from_str(json).ok()?;
         steps.retain(|step| !step.trim().is_empty());
         steps.truncate(MAX_STEPS);
         let agent = agent.filter(|agent| choices.agents.iter().any(|(name, _)| name == agent));
@@ -206,6 +254,12 @@ impl Plan {
         skills.truncate(MAX_SKILLS);
         let says_something = agent.is_some() || !skills.is_empty() || !steps.is_empty();
         says_something.then_some(Self { agent, skills, steps })
+    }
+
+    fn to_event(&self, key: &str) -> Event {
+        // A plan can always be serialized as JSON.
+        let value = serde_json::to_value(self).unwrap_or_default();
+        Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: key.to_owned(), value })
     }
 
     /// Renders the plan for the model.
@@ -231,6 +285,34 @@ impl Plan {
             "[A plan for this message, made beforehand{origin}; ignore it where it does not fit.]\n{}",
             lines.join("\n")
         )
+    }
+}
+
+/// A plan that is arriving.
+#[derive(Default)]
+struct BegunPlan {
+    /// The number of its steps that have arrived.
+    steps: usize,
+    /// How much of the text has been parsed.
+    parsed_bytes: usize,
+}
+
+impl BegunPlan {
+    /// Parses the text that has arrived so far; `None` if no further step has arrived.
+    fn parse_more(&mut self, text: &str, choices: &PlanChoices<'_>) -> Option<Plan> {
+        let start = text.find('{')?;
+        let arrived = text.get(self.parsed_bytes..)?;
+        // A step ends with a quotation mark. If a mark ends one, closing the list and the object makes it JSON; if it
+        // does not, nothing does.
+        let marks = arrived.match_indices('"').rev().map(|(at, _)| self.parsed_bytes + at);
+        let plan = marks.take(MAX_MARKS).find_map(|end| {
+            let begun = text.get(start..=end)?;
+            Plan::from_json(&format!("{begun}]}}"), choices)
+        });
+        self.parsed_bytes = text.len();
+        let plan = plan.filter(|plan| plan.steps.len() > self.steps)?;
+        self.steps = plan.steps.len();
+        Some(plan)
     }
 }
 
@@ -278,6 +360,34 @@ fn message_text(message: &Message) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_steps_of_a_plan_are_seen_as_they_arrive() {
+        let choices = PlanChoices { agents: vec![("finder", "Finds.")], skills: vec![("count", "Counts.")] };
+        let steps = ["Look.", "Say \"so\".", "读 [a]} and {b}", "End."];
+        let plan = serde_json::json!({"agent": "finder", "skills": ["count"], "steps": steps});
+        for text in [plan.to_string(), format!("Sure:\n```json\n{plan:#}\n```\nDone, \"all\" of it.")] {
+            let mut begun = BegunPlan::default();
+            let ends = (0..=text.len()).filter(|end| text.is_char_boundary(*end));
+            let seen: Vec<Plan> = ends.filter_map(|end| begun.parse_more(&text[..end], &choices)).collect();
+            assert_eq!(seen.len(), steps.len(), "{text}");
+            for (count, plan) in (1..).zip(seen) {
+                assert_eq!(
+                    (plan.agent.as_deref(), plan.steps),
+                    (
+                        Some("finder"),
+                        steps[..count].iter().map(|step| (*step).to_owned()).collect::<Vec<_>>()
+                    )
+                );
+            }
+            // Two steps and the beginning of the third at once.
+            let two = BegunPlan::default().parse_more(&text[..text.find("[a]").unwrap()], &choices);
+            assert_eq!(two.unwrap().steps.len(), 2, "{text}");
+        }
+        for text in ["", "{", "No \"plan\".", "{\"agent\": \"finder\"", "{\"steps\": [\" \""] {
+            assert_eq!(BegunPlan::default().parse_more(text, &choices), None, "{text:?}");
+        }
+    }
 
     #[test]
     fn a_plan_is_found_in_whatever_words_are_around_it() {

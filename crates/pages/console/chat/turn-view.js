@@ -64,6 +64,8 @@ function Parts({ parts, ended, conversation }) {
       case "request":
         return html`<${RequestCard} key=${key} request=${part} ended=${ended} conversation=${conversation} />`;
       case "plan":
+        // Of a plan that was begun and given up nothing is left when the answer begins.
+        if (part.begun && part !== parts.at(-1)) return null;
         return html`<${Plan} key=${key} plan=${part} />`;
       default:
         return html`<p class="note" key=${key}>${plain(part.text)}</p>`;

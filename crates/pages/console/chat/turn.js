@@ -6,7 +6,7 @@
  *   durationMs?: number, hooks: object[], agent?: {name: string, parts: Part[]}}} Tool
  * @typedef {{kind: "request", ts: number, id: string, ask: object, approval?: object, answer?: string,
  *   decision?: object}} Request
- * @typedef {{kind: "plan", ts: number, agent?: string, skills: string[], steps: string[]}} Plan
+ * @typedef {{kind: "plan", ts: number, begun: boolean, agent?: string, skills: string[], steps: string[]}} Plan
  * @typedef {{kind: "note", ts: number, text: string}} Note
  * @typedef {Said | Tool | Request | Plan | Note} Part
  * @typedef {{id: string, state: "running" | "completed" | "failed" | "cancelled", parts: Part[], startedAt?: number,
@@ -107,7 +107,7 @@ function applyPart(parts, type, data) {
     case "approval_resolved":
       return withRequest(parts, data.request_id, ts, { decision: data });
     case "working_memory_update":
-      return [...parts, planOf(data) ?? note(ts, memoryNote(data))];
+      return withPlan(parts, planOf(data)) ?? [...parts, note(ts, memoryNote(data))];
     case "compaction_event":
       return [...parts, note(ts, `${data.messages_collapsed} earlier messages were summarised.`)];
     case "usage_cap":
@@ -133,11 +133,16 @@ function withRequest(parts, id, ts, fields) {
   return parts.with(at, { ...parts[at], ...fields });
 }
 
-/** The plan of the turn, which the engine keeps in working memory; undefined if this is something else. */
+/** The plan of the turn, which the engine keeps in working memory, or as much of it as is made; undefined if this is something else. */
 function planOf({ ts, key, value }) {
-  if (key !== "plan" || !Array.isArray(value?.steps)) return undefined;
-  const skills = Array.isArray(value.skills) ? value.skills : [];
-  return { kind: "plan", ts, agent: value.agent ?? undefined, skills: skills.map(String), steps: value.steps.map(String) };
+  if (!["plan", "planning"].includes(key) || !Array.isArray(value?.steps)) return undefined;
+  const [skills, begun] = [Array.isArray(value.skills) ? value.skills : [], key === "planning"];
+  return { kind: "plan", ts, begun, agent: value.agent ?? undefined, skills: skills.map(String), steps: value.steps.map(String) };
+}
+
+/** With a plan, which takes the place of what was made of it before; undefined if there is none. */
+function withPlan(parts, plan) {
+  return plan && [...parts.filter((part) => part.kind !== "plan" || !part.begun), plan];
 }
 
 /**

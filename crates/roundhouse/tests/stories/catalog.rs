@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::engine_calls::direct_message;
 use crate::support::tool_programs::{done_reply, tool_reply, tool_results, write_catalog_file};
-use crate::support::turn::{assert_completed, of_kind};
+use crate::support::turn::{assert_completed, memory_values, of_kind};
 use crate::support::{EngineFixture, StandaloneEngine, assert_fields, skip};
 
 /// A tool that needs approval.
@@ -418,9 +418,8 @@ async fn a_plan_names_skills_of_the_catalog_and_no_others() {
     fixture.provider.enqueue_all([Reply::from_text(plan.to_string()), done_reply()]);
     let events =
         fixture.engine.run_turn_with(&json!({"task_id": "task", "message": "Minutes, please."})).await;
-    let update = of_kind(&events, "working_memory_update")[0];
     let kept = json!({"agent": null, "skills": ["meeting-notes"], "steps": ["Sort what was said."]});
-    assert_eq!((&update.data["key"], &update.data["value"]), (&json!("plan"), &kept));
+    assert_eq!(memory_values(&events, "plan"), [&kept]);
     fixture
         .last_messages()
         .assert_contains(&["load_skill", "`meeting-notes`", "Sort what was said."])
@@ -449,9 +448,7 @@ async fn a_script_of_answers_is_asked_for_plans_only_if_it_is_made_the_planner()
         let (_program, engine) = setup.start().await;
         let events = engine.run_turn_with(&json!({"task_id": "task", "message": "Hello!"})).await;
         assert_eq!(assert_completed(&events), "Good day.");
-        let planned = of_kind(&events, "working_memory_update");
-        let plans: Vec<&Value> = planned.iter().map(|event| &event.data["value"]).collect();
         let plan = json!({"agent": "finder", "steps": []});
-        assert_eq!(plans, if is_planner { vec![&plan] } else { vec![] });
+        assert_eq!(memory_values(&events, "plan"), if is_planner { vec![&plan] } else { vec![] });
     }
 }

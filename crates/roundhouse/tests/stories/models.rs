@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::engine_calls::{direct_message, message_id, roles_and_texts, with_fields};
 use crate::support::engine_fixture::{ReplyExt as _, wait_gate_reached};
-use crate::support::turn::{assert_completed, assert_errored, of_kind, phases, visible_text};
+use crate::support::turn::{assert_completed, assert_errored, memory_values, of_kind, phases, visible_text};
 use crate::support::{EngineFixture, Event, StandaloneEngine};
 
 /// The names of the catalog's models, one for each wire.
@@ -305,8 +305,7 @@ fn of_agent<'a>(events: &'a [Event], kind: &str) -> Vec<&'a Value> {
 #[track_caller]
 fn assert_delegated(events: &[Event], model: &str) {
     assert_eq!(assert_completed(events), "Under the mat.", "{model}");
-    let planned = of_kind(events, "working_memory_update")[0];
-    assert_eq!((&planned.data["key"], &planned.data["value"]), (&json!("plan"), &plan()), "{model}");
+    assert_eq!(memory_values(events, "plan"), [&plan()], "{model}");
     assert_eq!(visible_text(events, "text_delta"), "Let me see.Under the mat.", "{model}");
     let own = of_kind(events, "tool_result");
     assert_eq!((own.len(), &own[0].data["output"]), (1, &json!(FINDER_ANSWER)), "{model}");

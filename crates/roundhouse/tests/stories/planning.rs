@@ -4,12 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use mock_llm::{Gate, Reply};
+use mock_llm::{Fault, Gate, Reply};
 use serde_json::{Value, json};
 
 use crate::support::engine_fixture::wait_gate_reached;
 use crate::support::tool_programs::{done_reply, write_catalog_file};
-use crate::support::turn::{assert_completed, of_kind};
+use crate::support::turn::{assert_completed, memory_values, of_kind};
 use crate::support::{EngineFixture, Event, StandaloneEngine};
 
 const FINDER: &str = "---\ndescription: Finds things.\n---\nYou find things.";
@@ -79,8 +79,7 @@ async fn run(fixture: &EngineFixture, task: &str, text: &str, planned: bool) -> 
     let before = fixture.model_calls();
     let events = fixture.engine.run_turn_with(&message(task, text)).await;
     assert_eq!(assert_completed(&events), "Done.", "{text}");
-    let updates = of_kind(&events, "working_memory_update");
-    assert_eq!(updates.len(), usize::from(planned), "{text}");
+    assert_eq!(memory_values(&events, "plan").len(), usize::from(planned), "{text}");
     (events, fixture.model_calls() - before)
 }
 
@@ -182,5 +181,55 @@ async fn a_turn_that_is_resumed_after_a_kill_does_not_decide_anew() {
     let fixture = fixture.kill_and_start().await;
     let events = fixture.engine.replay("work", 0).await.collect().await;
     assert_eq!((assert_completed(&events), fixture.model_calls()), ("Done.", 5));
-    assert_eq!(of_kind(&events, "working_memory_update").len(), 1);
+    assert_eq!(memory_values(&events, "plan").len(), 1);
+}
+
+#[tokio::test]
+async fn the_steps_of_a_plan_are_shown_as_they_arrive_also_after_a_kill() {
+    let begun = |count: usize| json!({"agent": "finder", "steps": &["Look.", "Compare.", "Write."][..count]});
+    let whole = begun(3).to_string();
+    // Held in the middle of the third step.
+    let held = |gate: &Gate| Reply::from_text(whole.clone()).chars_per_delta(1).hold(whole.len() - 8, gate);
+    let fixture = fixture(None).await;
+    let gate = Gate::new();
+    fixture.provider.enqueue(held(&gate));
+    let mut stream = fixture.engine.execute_with(&message("task", WORK)).await;
+    let two_steps = |event: &Event| event.data["value"] == begun(2);
+    let seen = stream.read_until("two steps of the plan", two_steps).await;
+    assert_eq!((seen.kind.as_str(), &seen.data["key"]), ("working_memory_update", &json!("planning")));
+    let memory = fixture.engine.get("/tasks/task/memory").await.assert_ok("memory:object");
+    assert_eq!(memory["memory"], json!({}), "there is no plan yet");
+    drop(stream);
+
+    // The engine that resumes the turn plans it anew.
+    fixture.provider.enqueue_all([Reply::from_text(whole.clone()).chars_per_delta(1), done_reply()]);
+    let fixture = fixture.kill_and_start().await;
+    let events = fixture.engine.replay("task", 0).await.collect().await;
+    assert_completed(&events);
+    // What arrives at once is shown at once.
+    let counts: Vec<usize> = memory_values(&events, "planning")
+        .into_iter()
+        .map(|plan| (1..=3).find(|count| *plan == begun(*count)).expect("it is a part of the plan"))
+        .collect();
+    let before = counts.iter().position(|count| *count == 2).unwrap();
+    let (before, after) = counts.split_at(before + 1);
+    assert!([before, after].iter().all(|counts| counts.is_sorted_by(|one, other| one < other)), "{counts:?}");
+    assert_eq!(memory_values(&events, "plan"), [&begun(3)]);
+    let memory = fixture.engine.get("/tasks/task/memory").await.assert_ok("memory:object");
+    assert_eq!(memory["memory"], json!({"plan": begun(3)}), "what was shown meanwhile is not kept");
+}
+
+#[tokio::test]
+async fn of_a_plan_that_breaks_off_nothing_is_left() {
+    let fixture = fixture(None).await;
+    let text = plan().to_string();
+    let broken =
+        Reply::from_text(text.clone()).chars_per_delta(1).fault(Fault::CutAfter { deltas: text.len() - 1 });
+    fixture.provider.enqueue_all([broken, done_reply()]);
+    let events = fixture.engine.run_turn_with(&message("task", WORK)).await;
+    assert_eq!(assert_completed(&events), "Done.");
+    assert_eq!((memory_values(&events, "planning").len(), memory_values(&events, "plan").len()), (1, 0));
+    let memory = fixture.engine.get("/tasks/task/memory").await.assert_ok("memory:object");
+    assert_eq!(memory["memory"], json!({}));
+    fixture.last_messages().assert_lacks(&["Look."]);
 }

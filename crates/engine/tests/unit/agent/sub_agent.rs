@@ -344,8 +344,8 @@ async fn a_new_message_is_planned_once_and_the_plan_is_kept() {
         ]);
         let events = harness.send("find the key").await;
         assert_eq!(final_text(&events), "Done.");
-        let update = events.iter().find(|event| event.kind == "working_memory_update").unwrap();
-        assert_eq!(update.data["key"], "plan");
+        let update = events.iter().find(|event| event.data["key"] == "plan").unwrap();
+        assert_eq!(update.kind, "working_memory_update");
         assert_eq!(update.data["value"]["steps"], json!(["Look under the mat."]));
         let requests = harness.provider.requests();
         let planned = |request: &CapturedRequest| sent_text(request).contains("1. Look under the mat.");

@@ -123,3 +123,9 @@ pub(crate) fn assert_cancelled(events: &[Event]) {
 pub(crate) fn of_kind<'a>(events: &'a [Event], kind: &str) -> Vec<&'a Event> {
     events.iter().filter(|event| event.kind == kind).collect()
 }
+
+/// The values of working memory under a key, in the order of their updates.
+pub(crate) fn memory_values<'a>(events: &'a [Event], key: &str) -> Vec<&'a Value> {
+    let updates = of_kind(events, "working_memory_update").into_iter();
+    updates.filter(|update| update.data["key"] == key).map(|update| &update.data["value"]).collect()
+}
