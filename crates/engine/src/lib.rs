@@ -125,7 +125,9 @@ impl Engine {
         for warning in &config.catalog.warnings {
             tracing::warn!(warning, "The catalog contains an error.");
         }
-        let mcp = Mcp::open(&brain, config.mcp, Some(Arc::clone(&sandbox)), Arc::clone(&clock))
+        let documents = DocumentReader::new(Some(&sandbox), &config.workspace);
+        let mcp_sandbox = Some(Arc::clone(&sandbox));
+        let mcp = Mcp::open(&brain, config.mcp, mcp_sandbox, Arc::clone(&clock), documents.clone())
             .map_err(BrainError::from)?;
         mcp.set_catalog(&config.catalog);
         let backup_key = config.token_secret.as_ref().map(BackupKey::derive);
@@ -138,7 +140,6 @@ impl Engine {
             config.file_limits,
             clock.now(),
         );
-        let documents = DocumentReader::new(Some(&sandbox), &config.workspace);
         let tool_deps = ToolDeps {
             workspace: config.workspace,
             workspace_lock,

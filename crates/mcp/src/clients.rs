@@ -27,6 +27,7 @@ use api::assets::ConnectionStatus;
 use call::Call;
 use catalog::McpServerSpec;
 use connect::{Connector, NewSession};
+use content::CallResult;
 use failure::CallFailure;
 use parking_lot::Mutex;
 use sandbox::Sandbox;
@@ -94,10 +95,8 @@ pub(super) struct ToolCall<'a> {
 /// The outcome of a call so far.
 #[derive(Debug)]
 pub(super) enum CallOutcome {
-    /// The call is done; the text is for the model.
-    Done(String, Vec<llm::Content>),
-    /// The tool failed, and shows why. A failure that is only a text is a [`ClientError::Tool`].
-    Failed(String, Vec<llm::Content>),
+    /// The server has answered, also if its tool failed.
+    Done(CallResult),
     /// The server asks a person a question. A call with the same id and the answer continues it.
     Ask(Question),
 }
@@ -111,9 +110,6 @@ pub(super) enum ClientError {
     /// The server rejects the credentials, or requires further permissions.
     #[error("{0}")]
     Unauthorized(String),
-    /// The tool reports that it failed.
-    #[error("{0}")]
-    Tool(String),
     /// No credentials are available.
     #[error(transparent)]
     Auth(#[from] AuthError),
@@ -125,7 +121,6 @@ impl ClientError {
         match self {
             Self::Failed(_) => "failed",
             Self::Unauthorized(_) => "unauthorized",
-            Self::Tool(_) => "tool_error",
             Self::Auth(_) => "auth",
         }
     }
@@ -305,7 +300,7 @@ impl Clients {
                     ClientError::Unauthorized(reason) => {
                         connections.record_failure(&spec.name, access.status_if_refused(), reason).await;
                     }
-                    ClientError::Failed(_) | ClientError::Tool(_) | ClientError::Auth(_) => {}
+                    ClientError::Failed(_) | ClientError::Auth(_) => {}
                 }
                 Err(error)
             }
@@ -432,7 +427,6 @@ fn with_server_name(spec: &McpServerSpec, error: ClientError) -> ClientError {
     match error {
         ClientError::Failed(reason) => ClientError::Failed(failed(reason)),
         ClientError::Unauthorized(reason) => ClientError::Unauthorized(failed(reason)),
-        ClientError::Tool(text) => ClientError::Tool(text),
         ClientError::Auth(error) => ClientError::Auth(error),
     }
 }

@@ -42,6 +42,7 @@ use serde_json::Value;
 use server_directory::ServerDirectory;
 use store::{Brain, WriteError};
 use tools::Tool;
+use tools::documents::DocumentReader;
 
 /// The time limit for connecting to a server.
 const SERVER_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -136,17 +137,20 @@ struct Inner {
     directory: Arc<ServerDirectory>,
     connections: Arc<Connections>,
     clients: Clients,
+    documents: DocumentReader,
     oauth: OAuth,
     redirect_base: Option<Url>,
 }
 
 impl Mcp {
-    /// Loads the connections from `brain`. Servers that are programs will run in the sandbox.
+    /// Loads the connections from `brain`. Servers that are programs will run in the sandbox; `documents` reads what
+    /// servers send.
     pub fn open(
         brain: &Brain,
         settings: McpSettings,
         sandbox: Option<Arc<Sandbox>>,
         clock: Arc<dyn Clock>,
+        documents: DocumentReader,
     ) -> Result<Self, store::StoreError> {
         let vault = settings.encryption_key.as_ref().and_then(|key| Vault::new(key).ok()).map(Arc::new);
         let connections = Arc::new(Connections::open(brain.clone(), vault, clock, settings.web_allowlist)?);
@@ -157,6 +161,7 @@ impl Mcp {
             directory,
             clients: Clients::new(Arc::clone(&connections), sandbox),
             connections,
+            documents,
             oauth,
             redirect_base: settings.redirect_base,
         })))
@@ -465,6 +470,10 @@ struct ServerHandle {
 impl ServerHandle {
     fn clients(&self) -> &Clients {
         &self.mcp.0.clients
+    }
+
+    fn documents(&self) -> &DocumentReader {
+        &self.mcp.0.documents
     }
 
     /// Returns the credentials for a call. A turn may still have the tools of a server that was disconnected

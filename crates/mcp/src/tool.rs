@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use llm::ToolSpec;
 use serde_json::Value;
 use tools::fingerprint;
-use tools::{Invocation, Tool, ToolError, ToolOutput, ToolStep, approval};
+use tools::{Invocation, Tool, ToolError, ToolStep, approval};
 use traces::gen_ai;
 
 use super::clients::{CallOutcome, ToolCall};
@@ -85,6 +85,7 @@ impl Tool for ServerTool {
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
             let Invocation { call_id, at: _, task, input, answers } = invocation;
+            let is_in_turn = task.is_some();
             let failed = |error: &dyn std::fmt::Display| ToolError(error.to_string());
             let access = self.server.request_auth().map_err(|error| failed(&error))?;
             let call = ToolCall {
@@ -92,7 +93,7 @@ impl Tool for ServerTool {
                 tool: &self.definition.name,
                 input,
                 answer: answers.last().map(|answer| answer.answer.as_str()),
-                may_elicit: task.is_some(),
+                may_elicit: is_in_turn,
                 idempotent: self.idempotent(),
             };
             let spec = &self.server.spec;
@@ -100,12 +101,15 @@ impl Tool for ServerTool {
             let span = gen_ai::mcp_call(&spec.name, &self.definition.name, is_program);
             let outcome = traces::in_span(&span, self.server.clients().call(spec, access, call)).await;
             match outcome {
-                Ok(CallOutcome::Done(text, media)) => {
-                    Ok(ToolStep::Done(ToolOutput { text, media, ..ToolOutput::default() }))
-                }
-                Ok(CallOutcome::Failed(text, media)) => {
-                    span.fail("tool_error");
-                    Ok(ToolStep::Done(ToolOutput { text, media, is_error: true, ..ToolOutput::default() }))
+                Ok(CallOutcome::Done(result)) => {
+                    if result.is_error() {
+                        span.fail("tool_error");
+                    }
+                    let output = result.show(self.server.documents(), is_in_turn).await;
+                    if output.is_error && output.media.is_empty() {
+                        return Err(ToolError(output.text));
+                    }
+                    Ok(ToolStep::Done(output))
                 }
                 Ok(CallOutcome::Ask(question)) => Ok(ToolStep::Ask(question)),
                 Err(error) => {

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::beneath::is_temporary;
 use super::documents::DocumentReader;
 use super::files::{Workspace, cannot_read, not_a_file};
+use super::media::{ShownDocument, UnreadDocument};
 use super::patterns::Subject;
 use super::spill::is_utf8_continuation;
 use super::{Invocation, Tool, ToolError, ToolOutput, ToolStep, media, parse_input};
@@ -30,9 +31,6 @@ const MAX_CHAR_BYTES: usize = 4;
 const SIGNATURE_BYTES: u64 = 1_024;
 /// The maximum size of a document that is read, in bytes.
 const MAX_DOCUMENT_BYTES: usize = 20 << 20;
-/// The most pages of a PDF that is shown as it is. Of a longer one the text is read, which costs a tenth of
-/// the tokens.
-const MAX_SHOWN_PAGES: u32 = 20;
 /// The maximum number of a folder's entries in a result.
 const MAX_ENTRIES: usize = 1_000;
 
@@ -165,21 +163,10 @@ impl ReadFile {
                 ToolOutput { text, ..ToolOutput::default() }
             });
         };
-        let document = Bytes::from(bytes);
-        let read = self.documents.read(format, document.clone()).await;
-        let extracted = read.map_err(|error| failed(error.to_string()))?;
-        match extracted.pages {
-            Some(pages) if is_shown && pages <= MAX_SHOWN_PAGES => {
-                let text = format!("[The PDF `{path}`, {pages} pages, is shown with this result.]");
-                let media = vec![media::pdf(name, document.into(), &extracted)];
-                Ok(ToolOutput { text, media, ..ToolOutput::default() })
-            }
-            Some(_) | None => {
-                let pages = extracted.pages.map(|pages| format!(", {pages} pages")).unwrap_or_default();
-                let text = format!("[The text of `{path}`{pages}:]\n{}", extracted.text);
-                Ok(ToolOutput { text, ..ToolOutput::default() })
-            }
-        }
+        let document = UnreadDocument { format, path: path.to_owned(), bytes: Bytes::from(bytes) };
+        let shown = document.show(&self.documents, is_shown.then_some(media::MAX_SHOWN_PAGES)).await;
+        let ShownDocument { text, pdf } = shown.map_err(|error| failed(error.to_string()))?;
+        Ok(ToolOutput { text, media: pdf.into_iter().map(|(pdf, _)| pdf).collect(), ..ToolOutput::default() })
     }
 }
 

@@ -10,6 +10,7 @@ use documents::{DocumentError, Extracted, Format};
 use fetch::{BodyMemory, FetchError, Target, Wanted, decode, media_type};
 use store::IdempotencyKey;
 use tools::documents::{DocumentReader, ReadError};
+use tools::media::file_name;
 
 use super::{AgentError, Services};
 
@@ -22,8 +23,6 @@ const MAX_LINKS: usize = 10;
 const MAX_FETCHED_BYTES: usize = 20 << 20;
 /// The most documents of a message whose text is extracted.
 const MAX_DOCUMENTS: usize = 20;
-/// The maximum length of a name, in bytes.
-const MAX_NAME_BYTES: usize = 255;
 /// The media type that says nothing.
 const VAGUE_TYPE: &str = "application/octet-stream";
 /// How often a document of an accepted message is read if the program that reads it fails.
@@ -152,7 +151,7 @@ impl Services {
                 "the files that are fetched are larger than {limit} MiB"
             )));
         }
-        let name = link.name.clone().or_else(|| name_in(page.url.path()));
+        let name = link.name.clone().or_else(|| file_name(page.url.path()));
         let media_type = link.media_type.clone().unwrap_or_else(|| declared_type(&page.content_type));
         let (bytes, memory) = page.body.into_parts();
         if bytes.is_empty() {
@@ -262,27 +261,6 @@ impl LinkError {
     }
 }
 
-/// The name of the file at a path.
-fn name_in(path: &str) -> Option<String> {
-    let last = path.rsplit('/').next()?;
-    let decoded = percent_decode(last)?;
-    let is_name =
-        !decoded.is_empty() && decoded.len() <= MAX_NAME_BYTES && !decoded.chars().any(char::is_control);
-    is_name.then_some(decoded)
-}
-
-/// Decodes the escapes of a part of a path; `None` if that gives no text.
-fn percent_decode(part: &str) -> Option<String> {
-    let (mut decoded, mut bytes) = (Vec::new(), part.bytes());
-    while let Some(byte) = bytes.next() {
-        decoded.push(match byte {
-            b'%' => hex::decode([bytes.next()?, bytes.next()?]).ok()?.pop()?,
-            byte => byte,
-        });
-    }
-    String::from_utf8(decoded).ok()
-}
-
 /// Refuses a picture that claims to be larger than any vendor takes.
 fn check_picture(media: &Media) -> Result<(), String> {
     if media.kind == MediaKind::Image { tools::media::check_picture(&media.data) } else { Ok(()) }
@@ -302,19 +280,6 @@ pub(super) fn read_error(field: &str, number: usize, error: &ReadError) -> Agent
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_name_of_a_file_is_the_last_part_of_its_path() {
-        for (path, name) in [
-            ("/a/Bericht%20M%C3%A4rz.pdf", Some("Bericht März.pdf")),
-            ("/a+b=c&d.csv", Some("a+b=c&d.csv")),
-            ("/50%", None),
-            ("/", None),
-            ("/a%0Ab", None),
-        ] {
-            assert_eq!(name_in(path).as_deref(), name, "{path}");
-        }
-    }
 
     #[tokio::test]
     async fn what_may_pass_does_not_become_the_text_of_a_queued_document() {

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tools::Question;
 use traces::gen_ai::MCP_TRACEPARENT;
 
-use super::content::render_result;
+use super::content::CallResult;
 use super::elicitation::{ParsedAnswer, Prompt, decline_result};
 use super::elicitation_router::{CallRegistration, ElicitationRequest};
 use super::failure::{CallFailure, call_failure};
@@ -147,7 +147,7 @@ impl Call {
                         "it returned a task, which was not requested".into(),
                     ));
                 }
-                result => return call_outcome(&result),
+                result => return Ok(call_outcome(&result)),
             }
         }
     }
@@ -271,16 +271,8 @@ fn trace_meta(session: &Session) -> Option<RequestMetaObject> {
     Some(meta)
 }
 
-fn call_outcome(result: &ServerResult) -> Result<CallOutcome, CallFailure> {
-    let value = serde_json::to_value(result).unwrap_or(Value::Null);
-    let rendered = render_result(&value);
-    if rendered.is_error && !rendered.media.is_empty() {
-        Ok(CallOutcome::Failed(rendered.text, rendered.media))
-    } else if rendered.is_error {
-        Err(CallFailure::Refused(ClientError::Tool(rendered.text)))
-    } else {
-        Ok(CallOutcome::Done(rendered.text, rendered.media))
-    }
+fn call_outcome(result: &ServerResult) -> CallOutcome {
+    CallOutcome::Done(CallResult::parse(&serde_json::to_value(result).unwrap_or(Value::Null)))
 }
 
 /// A call that waits for a person, and since when.

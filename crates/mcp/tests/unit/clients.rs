@@ -13,8 +13,10 @@ use secrecy::SecretString;
 use serde_json::json;
 use testkit::{can_run_python_servers, with_deadline};
 
-use super::fixture::{ClientFixture, command_spec, expect_done, expect_failure, expect_question, tool_call};
-use super::{CallOutcome, ClientError, IDLE_TIMEOUT, SERVER_CONNECT_TIMEOUT, Timeouts};
+use super::fixture::{
+    ClientFixture, command_spec, expect_done, expect_failure, expect_output, expect_question, tool_call,
+};
+use super::{IDLE_TIMEOUT, SERVER_CONNECT_TIMEOUT, Timeouts};
 use crate::request_auth::RequestAuth;
 
 /// A server that answers each call with the tool's name.
@@ -122,8 +124,8 @@ async fn what_a_tool_says_of_its_failure_is_the_error() {
         "serve(lambda call: answer(call, text('no such city', isError=True)) if call['params']['name'] == 'a' \
          else refuse(call, 'bad input', -32602))",
     );
-    let called = fixture.call(&spec, "a").await;
-    assert_eq!(called.unwrap_err(), ClientError::Tool("no such city".into()));
+    let output = expect_output(fixture.call(&spec, "a").await);
+    assert_eq!((output.text.as_str(), output.is_error), ("no such city", true));
     let reason = expect_failure(fixture.call(&spec, "b").await);
     assert_eq!(reason, "the tool server `server` failed: it refused the request: bad input (-32602)");
 }
@@ -139,9 +141,9 @@ async fn a_tool_may_show_why_it_failed() {
         "serve(lambda call: answer(call, {{'isError': True, 'content': [{{'type': 'image', 'data': '{gif}', \
          'mimeType': 'image/gif'}}]}}))"
     ));
-    let called = fixture.call(&spec, "a").await;
-    let Ok(CallOutcome::Failed(text, media)) = called else { panic!("{called:?}") };
-    assert_eq!((text.as_str(), media.len()), ("[picture 1, shown with this result]", 1));
+    let output = expect_output(fixture.call(&spec, "a").await);
+    assert_eq!((output.text.as_str(), output.media.len()), ("[picture 1, shown with this result]", 1));
+    assert!(output.is_error);
 }
 
 #[tokio::test]

@@ -53,7 +53,7 @@ async fn fixture_for(server: &WebServer, replies: impl IntoIterator<Item = Reply
     EngineFixture::with_setup("anthropic", replies, configure).await
 }
 
-fn stored_media_count(setup: &StandaloneEngine) -> i64 {
+pub(crate) fn stored_media_count(setup: &StandaloneEngine) -> i64 {
     let brain = Connection::open_with_flags(setup.brain(), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
     brain.query_row("SELECT count(*) FROM media", [], |row| row.get(0)).unwrap()
 }

@@ -23,7 +23,7 @@ const MAX_GROWTH_MIB: usize = 200;
 const MAX_LATENCY: Duration = Duration::from_secs(2);
 
 /// What becomes of a file.
-enum Outcome {
+pub(crate) enum Outcome {
     /// It is refused with an error that has these words.
     Refused(&'static str),
     /// The model gets these words.
@@ -40,7 +40,7 @@ fn zeros(mebibytes: usize) -> Vec<u8> {
 }
 
 /// A PDF of these objects, numbered from 1, with a table of their places.
-fn raw_pdf(objects: &[String]) -> Vec<u8> {
+pub(crate) fn raw_pdf(objects: &[String]) -> Vec<u8> {
     let mut file = String::from("%PDF-1.4\n");
     let mut places = Vec::new();
     for (number, object) in objects.iter().enumerate() {
@@ -145,7 +145,7 @@ fn xml() -> Vec<(&'static str, Value, Outcome)> {
     ]
 }
 
-fn pdfs() -> Vec<(&'static str, Value, Outcome)> {
+pub(crate) fn pdfs() -> Vec<(&'static str, Value, Outcome)> {
     let file = |name, bytes: &[u8], outcome| (name, document(PDF, "a.pdf", bytes), outcome);
     let whole = pdf(&[&["Birne"]]);
     let cyclic = objects([

@@ -3,6 +3,7 @@
 mod authorization;
 mod authorization_refused;
 mod connections;
+mod documents;
 mod elicitation;
 mod misbehaving_servers;
 mod official_oauth;

@@ -316,7 +316,8 @@ fn services(
     };
     let settings = mcp::McpSettings::default();
     let clock = Arc::clone(clock) as Arc<dyn Clock>;
-    let mcp = Mcp::open(brain, settings, setup.sandbox.clone(), Arc::clone(&clock)).unwrap();
+    let mcp = Mcp::open(brain, settings, setup.sandbox.clone(), Arc::clone(&clock), setup.documents.clone())
+        .unwrap();
     mcp.set_server_specs(&setup.catalog.mcp_servers);
     Services {
         snapshots: SnapshotSource::new(snapshot, mcp.clone()),

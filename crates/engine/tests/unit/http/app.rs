@@ -165,7 +165,8 @@ impl RunningEngine {
             documents: tools::documents::DocumentReader::new(None, &folder.join("workspace")),
         };
         let settings = crate::config::mcp_settings(&mut EnvReader::new(env));
-        let mcp = Mcp::open(&brain, settings, None, Arc::clone(&clock)).unwrap();
+        let documents = tool_deps.documents.clone();
+        let mcp = Mcp::open(&brain, settings, None, Arc::clone(&clock), documents).unwrap();
         let snapshot =
             AgentSnapshot { soul: "You are a test.".into(), ..AgentSnapshot::from_setup(&tool_deps) };
         let services = Services {

@@ -1,6 +1,7 @@
 //! A test fixture: clients with a brain of their own, and servers that are small programs.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +9,14 @@ use api::CallId;
 use api::assets::{Connection, ConnectionStatus};
 use catalog::{Auth, McpServerSpec, Secret, ServerOrigin, Transport};
 use fetch::WebAllowlist;
+use futures::FutureExt as _;
 use http_service::clock::{Clock as _, SystemClock};
 use serde_json::{Value, json};
 use store::Brain;
 use tempfile::TempDir;
 use testkit::{test_sandbox, with_deadline};
-use tools::Question;
+use tools::documents::DocumentReader;
+use tools::{Question, ToolOutput};
 
 use super::super::connections::Connections;
 use super::super::request_auth::RequestAuth;
@@ -133,11 +136,18 @@ pub(super) fn tool_call(tool: &str, input: Value) -> ToolCall<'_> {
     ToolCall { id: CallId::new(), tool, input, answer: None, may_elicit: true, idempotent: false }
 }
 
+/// Returns what a model gets of a call that has ended, also if the tool failed. It has no documents.
+pub(super) fn expect_output(called: Result<CallOutcome, ClientError>) -> ToolOutput {
+    let Ok(CallOutcome::Done(result)) = called else { panic!("{called:?}") };
+    let documents = DocumentReader::new(None, Path::new("/nonexistent"));
+    result.show(&documents, true).now_or_never().unwrap()
+}
+
+/// Returns the text of a call that must succeed.
 pub(super) fn expect_done(called: Result<CallOutcome, ClientError>) -> String {
-    match called {
-        Ok(CallOutcome::Done(text, _)) => text,
-        other => panic!("{other:?}"),
-    }
+    let output = expect_output(called);
+    assert!(!output.is_error, "{output:?}");
+    output.text
 }
 
 pub(super) fn expect_question(called: Result<CallOutcome, ClientError>) -> Question {

@@ -207,6 +207,7 @@ fn open(folder: &Path, key: &MasterKey, clock: &Arc<ManualClock>) -> (Brain, Mcp
         web_allowlist: WebAllowlist::default(),
     };
     let clock: Arc<ManualClock> = Arc::clone(clock);
-    let mcp = Mcp::open(&brain, settings, None, clock).unwrap();
+    let documents = tools::documents::DocumentReader::new(None, folder);
+    let mcp = Mcp::open(&brain, settings, None, clock, documents).unwrap();
     (brain, mcp)
 }

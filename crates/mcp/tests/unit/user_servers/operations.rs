@@ -19,7 +19,8 @@ async fn the_digest_is_that_of_the_tools_that_are_shown_and_not_of_a_later_list(
         client_metadata_url: None,
         web_allowlist: WebAllowlist::default(),
     };
-    let mcp = Mcp::open(&brain, settings, None, Arc::new(SystemClock::new())).unwrap();
+    let documents = tools::documents::DocumentReader::new(None, std::path::Path::new("/nonexistent"));
+    let mcp = Mcp::open(&brain, settings, None, Arc::new(SystemClock::new()), documents).unwrap();
     let name = UserServerName::new("notes").unwrap();
     let definition = UserServerDefinition {
         url: "https://mcp.example.com/".into(),

@@ -39,6 +39,8 @@ pub(crate) struct ScriptedState {
     /// Changes of the metadata of its authorization server, and of its own.
     pub(crate) authorization_metadata: Value,
     pub(crate) resource_metadata: Value,
+    /// What its tools return, rather than a text with their name.
+    pub(crate) result: Option<Value>,
     /// The called tools.
     pub(crate) calls: Vec<String>,
     /// The `_meta` of each call.
@@ -75,6 +77,7 @@ impl ScriptedMcp {
             redirect: None,
             authorization_metadata: json!({}),
             resource_metadata: json!({}),
+            result: None,
             calls: Vec::new(),
             call_metas: Vec::new(),
             requests: Vec::new(),
@@ -227,7 +230,7 @@ fn answer(state: &mut ScriptedState, message: &Value) -> Response {
             let text = format!("{name} was called");
             state.calls.push(name);
             state.call_metas.push(message["params"]["_meta"].clone());
-            json!({"content": [{"type": "text", "text": text}]})
+            state.result.clone().unwrap_or_else(|| json!({"content": [{"type": "text", "text": text}]}))
         }
         _ => return StatusCode::BAD_REQUEST.into_response(),
     };
