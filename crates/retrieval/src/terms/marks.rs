@@ -41,7 +41,11 @@ pub fn marked_words(words: &[AskedWord], text: &str) -> Vec<Range<usize>> {
             Token::Chain(..) => false,
         };
         if is_marked {
-            marks.push(start..start + part.len());
+            let end = start + part.len();
+            let behind = normalized.get(end..).unwrap_or_default();
+            // The skin tone of an emoji would be shown as a patch of colour beside the mark.
+            let end = end + behind.len() - behind.trim_start_matches(continues_word).len();
+            marks.push(start..end);
         }
     }
     let original = |at: usize| starts.get(at).copied().unwrap_or(text.len());

@@ -112,6 +112,8 @@ mod mcp_server;
 mod media;
 mod memory;
 mod memory_bounds;
+mod memory_pages;
+mod memory_scripts;
 mod memory_transfer;
 mod metrics;
 mod missing_data;

@@ -29,6 +29,15 @@ fn words_are_marked_in_other_forms_and_spellings() {
     }
 }
 
+/// A skin tone that stands alone is shown as a patch of colour.
+#[test]
+fn regression_e21_an_emoji_is_marked_with_its_skin_tone() {
+    for (question, expected) in [("👍", "👍🏽"), ("👍🏿", "👍🏽"), ("❤", "❤\u{fe0f}"), ("👎🏽", "👎")]
+    {
+        assert_eq!(marked(question, "Yes 👍🏽, no 👎, love ❤\u{fe0f}."), [expected], "{question}");
+    }
+}
+
 proptest! {
     #[test]
     fn marks_are_sorted_parts_of_the_text(question in "[a-zé北京 ]{0,12}", text in "[a-zA-Zé\u{301}北京に🎉ﬁ한국 .]{0,40}") {

@@ -142,8 +142,14 @@ fn episode(n: usize) -> String {
     .to_string()
 }
 
+/// The id and the content of a record of knowledge. There is one for each turn.
+pub(crate) fn record_of_turn(n: usize) -> (String, String) {
+    (id("mem_", n), words(n, 20))
+}
+
 fn knowledge(n: usize) -> String {
-    json!({"id": id("mem_", n), "content": words(n, 20), "source": "user", "created_at": CREATED_AT, "step": n * 3 + 1})
+    let (id, content) = record_of_turn(n);
+    json!({"id": id, "content": content, "source": "user", "created_at": CREATED_AT, "step": n * 3 + 1})
         .to_string()
 }
 
