@@ -3,9 +3,9 @@
 //! The document has a `version` and one array per kind of record ([`records`]), each in the order in which the
 //! brain created them. Records refer to each other by their public ids, and to steps, which have none, by their
 //! position in `steps`. Row numbers never leave a brain, and a brain that was filled from a document exports the
-//! same document again.
+//! same document again, without the queue.
 //!
-//! An export leaves out credentials, grants, settings and usage, which belong to the engine, as well as pending
+//! An export leaves out credentials, grants, settings and what budgets count, which belong to the engine, as well as pending
 //! requests and the deltas of streams, which are transient. A turn that has not ended is exported up to its last
 //! step, as one that was given up then. The messages that wait for their turn are exported (`queue`), and an import
 //! leaves them out: it starts no turn. Schedules are imported without their runs and next due times, which the engine

@@ -9,12 +9,12 @@ use crate::support::http::send;
 use crate::support::turn::assert_completed;
 use crate::support::{EngineFixture, assert_fields, eventually};
 
-const QUESTION: &str = "What is the capital of Australia?";
+pub(crate) const QUESTION: &str = "What is the capital of Australia?";
 const FEEDBACK: &str = "status:text feedback_id:text";
 const BATCH: &str = "status:text batch_id:text trajectory_count:int";
 
 /// A mock model that follows corrections, drafts lessons and passes every evaluation.
-fn learning_model(request: &CapturedRequest) -> Reply {
+pub(crate) fn learning_model(request: &CapturedRequest) -> Reply {
     let system = request.body["system"].to_string();
     let messages = request.body["messages"].to_string();
     if system.contains("into a lesson") {

@@ -115,6 +115,7 @@ mod memory_bounds;
 mod memory_pages;
 mod memory_scripts;
 mod memory_transfer;
+mod memory_transfer_whole;
 mod metrics;
 mod missing_data;
 mod models;

@@ -195,11 +195,11 @@ impl ImportCopier<'_> {
         // `folded` is 1, because a document contains no deltas.
         let turns = self.copy(
             "SELECT turn, turn_id, task, message_id, opened_at, ended_at, opened_ts, client_request_id,
-                    request_hash, taken_in
+                    request_hash, taken_in, queued_at
              FROM turns CROSS JOIN turn_rows USING (turn_id) ORDER BY turns.n",
             "INSERT INTO turns (turn, turn_id, task, message_id, opened_at, ended_at, opened_ts,
-                                client_request_id, request_hash, taken_in, folded)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 1)",
+                                client_request_id, request_hash, taken_in, queued_at, folded)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 1)",
         )?;
         self.copy(
             "SELECT (SELECT step FROM first_step) + n, task, turn, at, ts, body

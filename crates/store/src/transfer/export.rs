@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::path::Path;
 
+use api::TaskId;
 use api::conversations::{ForkedFrom, TitleSource};
-use api::{TaskId, Timestamp};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row};
 use serde::Serialize;
@@ -19,7 +19,7 @@ use super::records::{
 use crate::StoreError;
 use crate::conversations::metadata_column;
 use crate::knowledge::parse_tags;
-use crate::queries::{parse_column, task_id, timestamp};
+use crate::queries::{optional_timestamp, parse_column, task_id, timestamp};
 
 /// The reasons why an export fails.
 #[derive(Debug, thiserror::Error)]
@@ -160,7 +160,7 @@ impl DocumentWriter<'_> {
                               SELECT MAX(at) FROM steps
                               WHERE steps.task = turns.task AND steps.turn = turns.turn
                           ), opened_at),
-                          opened_ts, client_request_id, request_hash, turns.taken_in
+                          opened_ts, client_request_id, request_hash, turns.taken_in, queued_at
                    FROM turns CROSS JOIN tasks USING (task) ORDER BY turn";
         self.section("turns", sql, |row, _| {
             let request: Option<String> = row.get(6)?;
@@ -174,6 +174,7 @@ impl DocumentWriter<'_> {
                 client_request_id: request.and_then(|id| api::ClientRequestId::new(id).ok()),
                 request_hash: row.get(7)?,
                 taken_in: row.get(8)?,
+                queued_at: optional_timestamp(row, 9)?,
             })
         })
     }
@@ -215,7 +216,7 @@ impl DocumentWriter<'_> {
                 state: row.get(2)?,
                 created_at: timestamp(row, 3)?,
                 updated_at: timestamp(row, 4)?,
-                last_due_at: row.get::<_, Option<i64>>(5)?.map(Timestamp::from_unix_ms),
+                last_due_at: optional_timestamp(row, 5)?,
             })
         })
     }
@@ -303,7 +304,7 @@ impl DocumentWriter<'_> {
                 tags: parse_tags(row, 2)?,
                 source: parse_column(row, 3)?,
                 created_at: timestamp(row, 4)?,
-                valid_until: row.get::<_, Option<i64>>(5)?.map(Timestamp::from_unix_ms),
+                valid_until: optional_timestamp(row, 5)?,
                 supersedes: supersedes.and_then(|id| id.parse().ok()),
                 step: document.steps.optional_position_of(row, 7)?,
             })

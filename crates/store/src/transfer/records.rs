@@ -67,6 +67,9 @@ pub(super) struct TurnRecord {
     pub(super) task_id: TaskId,
     /// The user's message.
     pub(super) message_id: MessageId,
+    /// When its message was queued, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) queued_at: Option<Timestamp>,
     pub(super) opened_at: Timestamp,
     pub(super) ended_at: Timestamp,
     /// The `ts` of its first event.

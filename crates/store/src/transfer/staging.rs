@@ -26,7 +26,7 @@ const STAGING_SCHEMA: &str = "
     CREATE TABLE turns (
         n INTEGER PRIMARY KEY, turn_id TEXT NOT NULL UNIQUE, task_id TEXT NOT NULL, message_id TEXT,
         opened_at INTEGER, ended_at INTEGER, opened_ts INTEGER, client_request_id TEXT, request_hash TEXT,
-        taken_in INTEGER, UNIQUE (task_id, client_request_id)
+        taken_in INTEGER, queued_at INTEGER, UNIQUE (task_id, client_request_id)
     );
     CREATE TABLE steps (
         n INTEGER PRIMARY KEY, turn_id TEXT NOT NULL, at INTEGER, ts INTEGER,

@@ -108,7 +108,7 @@ impl StageRecord for TurnRecord {
         self.opened_ts.map_or(Ok(()), |ts| validate_ts("opened_ts", ts))?;
         self.request_hash.as_deref().map_or(Ok(()), |hash| validate_name("request_hash", hash))?;
         staging.insert(
-            "INSERT INTO turns VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            "INSERT INTO turns VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
             params![
                 n,
                 self.turn_id.to_string(),
@@ -120,6 +120,7 @@ impl StageRecord for TurnRecord {
                 self.client_request_id.as_ref().map(api::ClientRequestId::as_str),
                 self.request_hash,
                 self.taken_in,
+                self.queued_at.map(unix_ms),
             ],
         )
     }

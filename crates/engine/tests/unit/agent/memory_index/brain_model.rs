@@ -68,6 +68,8 @@ pub(in crate::agent) struct BrainModel {
     /// A word for each message that no other message contains.
     pub(super) words: BTreeMap<String, String>,
     pub(super) at: i64,
+    /// The turns of each task that were killed since its last one that was not.
+    pub(super) kills: [usize; 2],
     pub(super) folder: TempDir,
 }
 
@@ -75,7 +77,15 @@ impl BrainModel {
     pub(in crate::agent) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
-        Self { brain, tasks: [None; 2], knowledge: Vec::new(), words: BTreeMap::new(), at: 0, folder }
+        Self {
+            brain,
+            tasks: [None; 2],
+            knowledge: Vec::new(),
+            words: BTreeMap::new(),
+            at: 0,
+            kills: [0; 2],
+            folder,
+        }
     }
 
     /// Continues in another brain into which this one was imported.
@@ -123,9 +133,16 @@ impl BrainModel {
     pub(in crate::agent) async fn apply(&mut self, action: &Action) {
         match action {
             Action::Turn { task, from, steps, end } => {
-                let killed = matches!(end, TurnEnd::Killed);
-                let task = self.turn(*task, *from, steps, *end).await;
-                if !killed {
+                let number = *task;
+                let task = self.turn(number, *from, steps, *end).await;
+                if matches!(end, TurnEnd::Killed) {
+                    self.kills[number] += 1;
+                } else {
+                    // With a turn, only a few of the backlog are indexed; maintenance takes in the rest.
+                    let is_all = std::mem::take(&mut self.kills[number]) < 4;
+                    while !is_all && self.brain.has_ingest_backlog().unwrap() {
+                        self.write(|tx| tx.ingest_backlog(4)).await;
+                    }
                     self.check_task(task);
                 }
             }
