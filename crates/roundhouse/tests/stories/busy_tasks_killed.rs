@@ -1,15 +1,14 @@
 //! The queue of a task outlives the death of its engine at each of its steps: no message is lost, none becomes two
 //! turns, and none is left over.
 
-use std::time::Duration;
-
 use mock_llm::{Gate, Reply};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::engine_calls::{direct_message, roles_and_texts, with_fields};
 use crate::support::engine_fixture::{ask_user_reply, wait_gate_reached};
-use crate::support::{EngineFixture, eventually};
+use crate::support::kill_rounds::{is_before, now};
+use crate::support::{EngineFixture, KillRounds, eventually};
 
 fn queue_body(text: &str) -> Value {
     with_fields(direct_message("task", text), json!({"on_busy": "queue"}))
@@ -85,22 +84,25 @@ async fn a_message_whose_turn_has_begun_is_resumed_and_does_not_begin_again() {
 
 #[tokio::test]
 async fn the_next_message_begins_once_whenever_the_engine_dies_after_the_end_of_a_turn() {
-    for delay_ms in [0, 1, 2, 4, 8, 16, 32] {
+    let mut kills = KillRounds::around("the next turn begins");
+    while let Some(delay) = kills.next_delay() {
         let (fixture, gate) = busy_engine().await;
-        for text in ["Second.", "Third."] {
-            fixture.engine.execute_in_background(queue_body(text)).await;
-        }
+        let second = fixture.engine.execute_in_background(queue_body("Second.")).await;
+        fixture.engine.execute_in_background(queue_body("Third.")).await;
         // Enough for each turn to be asked again after the kill.
         fixture.provider.enqueue_all((0..8).map(|_| Reply::from_text("Yes.")));
         gate.release();
-        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+        tokio::time::sleep(delay).await;
+        let killed_at = now();
         let fixture = fixture.kill_and_start().await;
         wait_finished(&fixture).await;
-        assert_eq!(said(&fixture).await, ["First.", "Second.", "Third."], "killed after {delay_ms} ms");
+        let second = fixture.engine.turn("task", &second["turn_id"]).await;
+        kills.record(is_before(&second["started_at"], killed_at));
+        assert_eq!(said(&fixture).await, ["First.", "Second.", "Third."], "killed after {delay:?}");
         let turns = fixture.engine.get("/tasks/task/turns").await.assert_ok("turns:array");
         let states: Vec<&Value> =
             turns["turns"].as_array().unwrap().iter().map(|turn| &turn["state"]).collect();
-        assert_eq!(states, [&json!("completed"); 3], "killed after {delay_ms} ms");
+        assert_eq!(states, [&json!("completed"); 3], "killed after {delay:?}");
         assert!(fixture.engine.quiesce().await);
     }
 }
@@ -133,7 +135,8 @@ async fn a_client_that_leaves_leaves_its_message_in_the_queue() {
 
 #[tokio::test]
 async fn what_was_accepted_before_a_kill_becomes_one_turn_and_the_rest_at_most_one() {
-    for delay_ms in [0, 2, 5, 10, 20] {
+    let mut kills = KillRounds::around("a message is queued");
+    while let Some(delay) = kills.next_delay() {
         let (fixture, _gate) = busy_engine().await;
         let sent: Vec<String> = (0..8).map(|number| format!("Message {number}.")).collect();
         let posts: Vec<_> = sent
@@ -146,7 +149,7 @@ async fn what_was_accepted_before_a_kill_becomes_one_turn_and_the_rest_at_most_o
                 )
             })
             .collect();
-        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+        tokio::time::sleep(delay).await;
         fixture.provider.enqueue_all((0..16).map(|_| Reply::from_text("Yes.")));
         let fixture = fixture.kill_and_start().await;
         wait_finished(&fixture).await;
@@ -156,24 +159,28 @@ async fn what_was_accepted_before_a_kill_becomes_one_turn_and_the_rest_at_most_o
             let accepted = post.await.unwrap();
             assert!(times <= 1 && (times == 1 || !accepted), "{text} {times} times, accepted: {accepted}");
         }
+        let queued = said.len() - 1;
+        kills.record_many(sent.len() - queued, queued);
     }
 }
 
 #[tokio::test]
 async fn an_interruption_that_is_sent_again_after_a_kill_becomes_one_turn() {
-    for delay_ms in [0, 2, 5, 10, 20] {
+    let mut kills = KillRounds::around("an interruption is queued");
+    while let Some(delay) = kills.next_delay() {
         let (fixture, _gate) = busy_engine().await;
         fixture.provider.enqueue_all((0..6).map(|_| Reply::from_text("Yes.")));
         let fields = json!({"on_busy": "interrupt", "client_request_id": "once", "background": true});
         let body = with_fields(direct_message("task", "Urgent."), fields);
         let request = fixture.engine.request(Method::POST, "/execute").json(&body);
-        let sent = tokio::spawn(request.send());
-        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
-        let fixture = fixture.kill_and_start().await;
-        drop(sent.await.unwrap());
+        let (fixture, is_accepted) = fixture.kill_during(request, delay).await;
+        let turns = fixture.engine.get("/tasks/task/turns").await.assert_ok("turns:array");
+        let is_queued = turns["turns"].as_array().unwrap().len() == 2;
+        assert!(is_queued || !is_accepted, "killed after {delay:?}: {turns}");
+        kills.record(is_queued);
         fixture.engine.execute_in_background(body).await;
         wait_finished(&fixture).await;
-        assert_eq!(said(&fixture).await, ["First.", "Urgent."], "killed after {delay_ms} ms");
+        assert_eq!(said(&fixture).await, ["First.", "Urgent."], "killed after {delay:?}");
     }
 }
 
@@ -181,7 +188,8 @@ async fn an_interruption_that_is_sent_again_after_a_kill_becomes_one_turn() {
 /// takes does not go on; neither does one that waits for a person.
 #[tokio::test]
 async fn an_accepted_interruption_outlives_a_kill_and_its_client() {
-    for delay_ms in [0, 1, 3, 8, 20] {
+    let mut kills = KillRounds::around("the last interrupting turn begins");
+    while let Some(delay) = kills.next_delay() {
         let (fixture, _gate) = busy_engine().await;
         fixture.engine.execute_in_background(queue_body("Queued.")).await;
         fixture.provider.enqueue_all((0..12).map(|_| Reply::from_text("Yes.")));
@@ -191,13 +199,15 @@ async fn an_accepted_interruption_outlives_a_kill_and_its_client() {
         for body in urgent {
             turns.push(fixture.engine.execute_in_background(body).await["turn_id"].clone());
         }
-        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+        tokio::time::sleep(delay).await;
+        let killed_at = now();
         let fixture = fixture.kill_and_start().await;
         wait_finished(&fixture).await;
         let said = said(&fixture).await;
-        assert_eq!(said, ["First.", "Urgent.", "More urgent.", "Queued."], "killed after {delay_ms} ms");
+        assert_eq!(said, ["First.", "Urgent.", "More urgent.", "Queued."], "killed after {delay:?}");
         let more_urgent = fixture.engine.turn("task", &turns[1]).await;
-        assert_eq!(more_urgent["state"], "completed", "killed after {delay_ms} ms");
+        assert_eq!(more_urgent["state"], "completed", "killed after {delay:?}");
+        kills.record(is_before(&more_urgent["started_at"], killed_at));
         let turns = fixture.engine.get("/tasks/task/turns").await.assert_ok("turns:array");
         assert_eq!(turns["turns"][3]["state"], "cancelled", "{turns}");
     }

@@ -11,7 +11,7 @@ use crate::support::engine_fixture::write_file_reply;
 use crate::support::http::{send, send_raw};
 use crate::support::tool_programs::{done_reply, tool_results};
 use crate::support::turn::{assert_completed, of_kind};
-use crate::support::{EngineFixture, HttpResponse, StandaloneEngine, assert_fields, eventually};
+use crate::support::{EngineFixture, HttpResponse, KillRounds, StandaloneEngine, assert_fields, eventually};
 
 /// A fact, in a list and by itself.
 const FACT: &str = "id:text content:text tags:array source:text said_at:time held_until:time|null origin:object|null \
@@ -308,6 +308,54 @@ async fn facts_move_with_their_history_from_one_engine_into_another() {
         .await
         .assert_ok("status:text mode:text counts:object");
     assert_eq!(other.get("/memory/facts").await.body["total"], 1);
+}
+
+#[tokio::test]
+async fn a_kill_in_a_correction_or_an_erasure_leaves_all_of_it_or_nothing() {
+    let (bonn, kiel) = ("Ada lives in Bonn.", "Ada lives in Kiel.");
+    let mut fixture = EngineFixture::new([]).await;
+    let [mut corrections, mut erasures] = ["a fact is corrected", "a fact is erased"].map(KillRounds::around);
+    let mut is_answered;
+    while ![&corrections, &erasures].into_iter().all(KillRounds::is_over) {
+        let saved = save(&fixture, bonn, json!(["home"])).await;
+        let body = json!({"content": kiel});
+        let request = fixture.engine.request(Method::PUT, &path(&saved["id"])).json(&body);
+        (fixture, is_answered) = fixture.kill_during(request, corrections.delay()).await;
+        let shown = fixture.engine.get(&path(&saved["id"])).await.assert_ok(FACT);
+        let replaced_by = shown["replaced_by"]["id"].clone();
+        let is_corrected = replaced_by != Value::Null;
+        assert!(is_corrected || !is_answered, "a correction is lost");
+        corrections.record(is_corrected);
+        assert_eq!(shown["held_until"] != Value::Null, is_corrected, "{shown}");
+        assert_eq!(contents(&fixture, "").await, [if is_corrected { kiel } else { bonn }]);
+        // Repeated, it is made once.
+        let again = correct(&fixture, &saved["id"], body).await;
+        let id = if is_corrected {
+            let message = again.assert_error(409, "FACT_REPLACED");
+            assert!(message.contains(replaced_by.as_str().unwrap()), "{message}");
+            replaced_by
+        } else {
+            again.assert_ok(FACT)["id"].clone()
+        };
+        let fact = fixture.engine.get(&path(&id)).await.assert_ok(FACT);
+        assert_eq!((&fact["content"], &fact["tags"]), (&json!(kiel), &json!(["home"])));
+        assert_eq!(fact["replaced_total"], 1);
+
+        let request = fixture.engine.request(Method::DELETE, &path(&id));
+        (fixture, is_answered) = fixture.kill_during(request, erasures.delay()).await;
+        let mut statuses = Vec::new();
+        for id in [&id, &saved["id"]] {
+            statuses.push(fixture.engine.get(&path(id)).await.status);
+        }
+        let is_erased = statuses == [404; 2];
+        assert!(is_erased || (statuses == [200; 2] && !is_answered), "{is_answered}: {statuses:?}");
+        erasures.record(is_erased);
+        let left = if is_erased { vec![] } else { vec![kiel] };
+        assert_eq!(contents(&fixture, "").await, left);
+        let again = fixture.engine.delete(&path(&id)).await;
+        assert_eq!(again.status, if is_erased { 404 } else { 200 }, "{again:?}");
+        assert_eq!(fixture.engine.get("/memory/knowledge").await.body["total"], 0);
+    }
 }
 
 #[tokio::test]

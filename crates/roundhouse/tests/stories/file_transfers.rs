@@ -1,16 +1,17 @@
 //! Transfers of files: they keep the engine awake, and what one client does holds up no other.
 
+use std::path::Path;
+
 use bytes::Bytes;
-use reqwest::{Body, Method};
+use futures::StreamExt as _;
+use reqwest::{Body, Method, RequestBuilder};
+use rustix::process::Signal;
 use serde_json::json;
 use tokio::sync::mpsc;
 
+use crate::files::{UPLOADED_FIELDS, content, put, stalling_body};
 use crate::support::http::send;
-use crate::support::{Engine, HttpResponse, StandaloneEngine, eventually};
-
-async fn put(engine: &Engine, path: &str, content: impl Into<Body>) -> HttpResponse {
-    send(engine.request(Method::PUT, path).body(content)).await
-}
+use crate::support::{Engine, Fleet, Product, QUICK_SCRIPT, StandaloneEngine, eventually, with_deadline};
 
 async fn is_quiesced(engine: &Engine) -> bool {
     let outcome = engine.control("quiesce", json!({})).await.assert_ok("result:object");
@@ -147,4 +148,99 @@ async fn a_large_folder_vanishes_at_once() {
         std::fs::read_dir(&staging).unwrap().next().is_none().then_some(())
     })
     .await;
+}
+
+/// The sizes of the data in the folder of uploads whose files have this suffix: `part`, if they can be resumed, or `tmp`.
+fn received(staging: &Path, suffix: &str) -> Vec<usize> {
+    let entries = std::fs::read_dir(staging).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let data = entries.filter(|path| path.extension().is_some_and(|found| found == suffix));
+    // A file may be gone meanwhile.
+    let sizes = data.filter_map(|path| std::fs::metadata(path).ok());
+    sizes.map(|data| usize::try_from(data.len()).unwrap()).collect()
+}
+
+fn append(product: &Product, upload: &str, offset: usize) -> RequestBuilder {
+    product
+        .request(Method::PATCH, &Product::proxy_path("ada", upload))
+        .header("content-type", "application/partial-upload")
+        .header("upload-offset", offset)
+        .header("upload-complete", "?1")
+}
+
+/// The engine outlives the orchestrator, and with it what it has received of a resumable upload.
+#[tokio::test]
+async fn transfers_through_an_orchestrator_that_is_killed_are_cut_off_and_an_upload_goes_on() {
+    let fleet = Fleet::new().with_script(QUICK_SCRIPT);
+    let mut up = fleet.start_up().await;
+    let mut product = up.product();
+    let engine = product.engine("ada").await;
+    let staging = fleet.engine_folder(&engine.id).join("brain.sqlite.uploads");
+    let proxied = |product: &Product, method: Method, path: &str| {
+        product.request(method, &Product::proxy_path("ada", path))
+    };
+    let whole: Vec<u8> = (0..1_u32 << 20).flat_map(u32::to_le_bytes).collect();
+    // More than the connections hold.
+    let large = vec![b'x'; 64 << 20];
+    put(&engine, "/workspace/large", large.clone()).await.assert_fields_of(201, UPLOADED_FIELDS);
+    put(&engine, "/workspace/replaced", "old").await.assert_fields_of(201, UPLOADED_FIELDS);
+    let created = proxied(&product, Method::PUT, "/workspace/deep/resumed").header("upload-complete", "?0");
+    let created = send(created.body("")).await;
+    assert_eq!(created.status, 201, "{}", created.body);
+    let upload = format!("/workspace-uploads/{}", created.body["upload_id"].as_str().unwrap());
+
+    let mut offset = 0;
+    for _ in 0..2 {
+        let part = whole[offset..offset + (1 << 20)].to_vec();
+        let resumed = tokio::spawn(append(&product, &upload, offset).body(stalling_body(part)).send());
+        let plain = ["/workspace/replaced", "/workspace/new"].map(|path| {
+            let body = stalling_body(vec![b'n'; 1 << 20]);
+            tokio::spawn(proxied(&product, Method::PUT, path).body(body).send())
+        });
+        let download = proxied(&product, Method::GET, "/workspace/large").send().await.unwrap();
+        assert_eq!(download.content_length(), Some(large.len() as u64));
+        eventually("data arrive", async || {
+            let (resumed, plain) = (received(&staging, "part"), received(&staging, "tmp"));
+            let have_begun = plain.len() == 2 && plain.iter().all(|size| *size > 0);
+            (have_begun && resumed[0] > offset).then_some(())
+        })
+        .await;
+        assert_eq!(up.signal_and_wait(Signal::KILL).await.code, None);
+        let [replaced, new] = plain;
+        for sending in [resumed, replaced, new] {
+            let answer = with_deadline("the upload is cut off", sending).await.unwrap();
+            assert!(answer.is_err(), "{answer:?}");
+        }
+        let pieces: Vec<_> =
+            with_deadline("the download is cut off", download.bytes_stream().collect()).await;
+        assert!(pieces.iter().any(Result::is_err), "a part of a file looks like a whole one");
+        // Nothing is left but what can be resumed, and none of it shows.
+        eventually("the other uploads are given up", async || {
+            received(&staging, "tmp").is_empty().then_some(())
+        })
+        .await;
+        assert_eq!(content(&engine, "/workspace/replaced").await, "old");
+        engine.get("/workspace/new").await.assert_error(404, "FILE_NOT_FOUND");
+        engine.get("/workspace/deep").await.assert_error(404, "FILE_NOT_FOUND");
+
+        up = fleet.start_up().await;
+        product = up.product();
+        assert_eq!(product.engine("ada").await.id, engine.id);
+        let status = send(proxied(&product, Method::HEAD, &upload)).await;
+        let reached = status.header("upload-offset").unwrap().parse().unwrap();
+        assert!(reached > offset, "{reached}");
+        offset = reached;
+    }
+    send(append(&product, &upload, offset).body(whole[offset..].to_vec()))
+        .await
+        .assert_fields_of(201, UPLOADED_FIELDS);
+    for (path, expected) in [("/workspace/deep/resumed", &whole), ("/workspace/large", &large)] {
+        let download = proxied(&product, Method::GET, path).send().await.unwrap();
+        assert!(with_deadline("the download", download.bytes()).await.unwrap() == *expected, "{path}");
+    }
+    for path in ["/workspace/replaced", "/workspace/new"] {
+        let again = send(proxied(&product, Method::PUT, path).body("new")).await;
+        assert!(again.status < 300, "{path}: {}", again.body);
+        assert_eq!(content(&engine, path).await, "new");
+    }
+    assert_eq!(std::fs::read_dir(&staging).unwrap().count(), 0);
 }

@@ -18,20 +18,20 @@ use crate::support::{
     skip, with_deadline,
 };
 
-const UPLOADED_FIELDS: &str = "path:text size:int modified:time etag:text";
+pub(crate) const UPLOADED_FIELDS: &str = "path:text size:int modified:time etag:text";
 
-async fn put(engine: &Engine, path: &str, content: impl Into<Body>) -> HttpResponse {
+pub(crate) async fn put(engine: &Engine, path: &str, content: impl Into<Body>) -> HttpResponse {
     send(engine.request(Method::PUT, path).body(content)).await
 }
 
-async fn content(engine: &Engine, path: &str) -> Bytes {
+pub(crate) async fn content(engine: &Engine, path: &str) -> Bytes {
     let response = with_deadline("a download", engine.request(Method::GET, path).send()).await.unwrap();
     assert_eq!(response.status(), 200, "{path}");
     with_deadline("a download", response.bytes()).await.unwrap()
 }
 
 /// A body that sends `first` and then nothing until it is dropped.
-fn stalling_body(first: impl Into<Bytes>) -> Body {
+pub(crate) fn stalling_body(first: impl Into<Bytes>) -> Body {
     let first = futures::stream::iter([Ok::<_, std::io::Error>(first.into())]);
     Body::wrap_stream(first.chain(futures::stream::pending()))
 }
@@ -44,12 +44,12 @@ fn streamed_body(mebibytes: usize) -> Body {
     ))
 }
 
-fn staged(setup: &StandaloneEngine) -> Vec<PathBuf> {
+pub(crate) fn staged(setup: &StandaloneEngine) -> Vec<PathBuf> {
     let entries = fs::read_dir(setup.test_env.path().join("brain.sqlite.uploads"));
     entries.into_iter().flatten().map(|entry| entry.unwrap().path()).collect()
 }
 
-async fn assert_nothing_staged(setup: &StandaloneEngine) {
+pub(crate) async fn assert_nothing_staged(setup: &StandaloneEngine) {
     eventually("nothing is left of uploads", async || staged(setup).is_empty().then_some(())).await;
 }
 
@@ -154,43 +154,7 @@ async fn a_kill_in_mid_upload_leaves_the_file_as_it_was() {
     assert_eq!(content(&engine, "/workspace/a").await, "old");
 }
 
-/// The calls that create a folder and put a file in its place.
-#[cfg(target_arch = "x86_64")]
-const MKDIRAT: u32 = 258;
-#[cfg(target_arch = "x86_64")]
-const RENAMEAT: u32 = 264;
-
-#[cfg(target_arch = "x86_64")]
-#[tokio::test]
-async fn a_kill_at_each_step_leaves_the_old_file_or_the_new_one() {
-    if !is_installed("python3") {
-        return;
-    }
-    for call in [MKDIRAT, RENAMEAT] {
-        let setup = StandaloneEngine::new();
-        let (program, engine) = setup.start().await;
-        let path = if call == MKDIRAT { "/workspace/new/folder/a" } else { "/workspace/a" };
-        put(&engine, "/workspace/a", "old").await.assert_fields_of(201, UPLOADED_FIELDS);
-        program.signal_and_wait(rustix::process::Signal::TERM).await.assert_success();
-        let setup = setup.killed_at(&[call]);
-        let (program, engine) = setup.start().await;
-        let request = engine.request(Method::PUT, path).body(vec![b'n'; 600 << 10]);
-        with_deadline("the engine is killed", request.send()).await.unwrap_err();
-        assert_eq!(program.wait().await.code, None, "{call}");
-        assert!(!staged(&setup).is_empty());
-        let setup = setup.killed_at(&[]);
-        let (_program, engine) = setup.start().await;
-        assert_eq!(content(&engine, "/workspace/a").await, "old");
-        if path != "/workspace/a" {
-            engine.get(path).await.assert_error(404, "FILE_NOT_FOUND");
-        }
-        assert_nothing_staged(&setup).await;
-        assert!(put(&engine, path, "new").await.status < 300);
-        assert_eq!(content(&engine, path).await, "new");
-    }
-}
-
-async fn create_upload(engine: &Engine, path: &str, content: &'static str) -> String {
+pub(crate) async fn create_upload(engine: &Engine, path: &str, content: &'static str) -> String {
     let request = engine.request(Method::PUT, path).header("upload-complete", "?0").body(content);
     let created = send(request).await;
     assert_eq!(created.status, 201, "{}", created.body);
@@ -200,7 +164,7 @@ async fn create_upload(engine: &Engine, path: &str, content: &'static str) -> St
     format!("/workspace-uploads/{id}")
 }
 
-fn append(engine: &Engine, upload: &str, offset: usize, is_last: bool) -> reqwest::RequestBuilder {
+pub(crate) fn append(engine: &Engine, upload: &str, offset: usize, is_last: bool) -> reqwest::RequestBuilder {
     engine
         .request(Method::PATCH, upload)
         .header("content-type", "application/partial-upload")
@@ -208,7 +172,7 @@ fn append(engine: &Engine, upload: &str, offset: usize, is_last: bool) -> reqwes
         .header("upload-complete", if is_last { "?1" } else { "?0" })
 }
 
-async fn upload_offset(engine: &Engine, upload: &str) -> usize {
+pub(crate) async fn upload_offset(engine: &Engine, upload: &str) -> usize {
     let status = send(engine.request(Method::HEAD, upload)).await;
     assert_eq!(status.status, 204);
     status.header("upload-offset").unwrap().parse().unwrap()
@@ -247,31 +211,6 @@ async fn a_large_upload_goes_on_after_kills() {
     done.assert_fields_of(201, UPLOADED_FIELDS);
     assert!(content(&engine, "/workspace/deep/large").await == whole);
     send(append(&engine, &upload, whole.len(), true)).await.assert_error(404, "UPLOAD_NOT_FOUND");
-    assert_nothing_staged(&setup).await;
-}
-
-#[cfg(target_arch = "x86_64")]
-#[tokio::test]
-async fn a_kill_at_the_end_of_a_resumable_upload_loses_nothing() {
-    if !is_installed("python3") {
-        return;
-    }
-    let setup = StandaloneEngine::new();
-    let (program, engine) = setup.start().await;
-    let upload = create_upload(&engine, "/workspace/a", "0123").await;
-    program.signal_and_wait(rustix::process::Signal::TERM).await.assert_success();
-    let setup = setup.killed_at(&[RENAMEAT]);
-    let (program, engine) = setup.start().await;
-    let last = append(&engine, &upload, 4, true).body("4567");
-    with_deadline("the engine is killed", last.send()).await.unwrap_err();
-    assert_eq!(program.wait().await.code, None);
-    let setup = setup.killed_at(&[]);
-    let (_program, engine) = setup.start().await;
-    assert_eq!(upload_offset(&engine, &upload).await, 8);
-    engine.get("/workspace/a").await.assert_error(404, "FILE_NOT_FOUND");
-    send(append(&engine, &upload, 8, true)).await.assert_fields_of(201, UPLOADED_FIELDS);
-    assert_eq!(content(&engine, "/workspace/a").await, "01234567");
-    assert_eq!(send(engine.request(Method::HEAD, &upload)).await.status, 404);
     assert_nothing_staged(&setup).await;
 }
 

@@ -10,7 +10,7 @@ use crate::support::engine_fixture::{PNG_BASE64, ReplyExt as _, wait_gate_reache
 use crate::support::http::send;
 use crate::support::tool_programs::{done_reply, shell_reply};
 use crate::support::turn::of_kind;
-use crate::support::{Engine, EngineFixture, HttpResponse, eventually};
+use crate::support::{Engine, EngineFixture, HttpResponse, KillRounds, eventually};
 
 async fn fork(engine: &Engine, task: &str, body: Value) -> HttpResponse {
     engine.post(&format!("/tasks/{task}/fork"), &body).await
@@ -302,18 +302,18 @@ async fn a_kill_at_any_moment_leaves_a_whole_fork_or_none() {
         last = fixture.engine.run_turn("task", &format!("Question {number}")).await;
     }
     let expected = ids(&fixture.engine, "task").await;
-    for round in 0..6_u64 {
-        let task = format!("fork-{round}");
+    let mut kills = KillRounds::around("the commit of a fork");
+    let mut rounds = 0;
+    while let Some(delay) = kills.next_delay() {
+        rounds += 1;
+        let task = format!("fork-{rounds}");
         let body = json!({"task_id": task, "after": answer_id(&last)});
         let request = fixture.engine.request(Method::POST, "/tasks/task/fork").json(&body);
-        let forking =
-            tokio::spawn(async move { request.send().await.is_ok_and(|answer| answer.status() == 200) });
-        // The kill falls anywhere in the fork.
-        tokio::time::sleep(std::time::Duration::from_millis(round * 2)).await;
-        fixture = fixture.kill_and_start().await;
-        let is_acknowledged = forking.await.unwrap();
+        let is_acknowledged;
+        (fixture, is_acknowledged) = fixture.kill_during(request, delay).await;
         let found = fixture.engine.get(&format!("/tasks/{task}")).await;
         assert!(found.status == 200 || !is_acknowledged, "an acknowledged fork is lost");
+        kills.record(found.status == 200);
         if found.status == 200 {
             assert_eq!(ids(&fixture.engine, &task).await, expected);
         }
@@ -321,7 +321,8 @@ async fn a_kill_at_any_moment_leaves_a_whole_fork_or_none() {
         assert_eq!(made["message_count"], 12);
         fixture.engine.run_turn(&task, "Go on.").await;
     }
-    eventually("all are listed", async || (fixture.engine.tasks("").await.1 == 7).then_some(())).await;
+    eventually("all are listed", async || (fixture.engine.tasks("").await.1 == rounds + 1).then_some(()))
+        .await;
 }
 
 /// Whether a file below `folder` has the word.

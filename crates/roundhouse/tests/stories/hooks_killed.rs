@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 
 use crate::support::engine_calls::direct_message;
 use crate::support::engine_fixture::wait_gate_reached;
+use crate::support::hook_server::HookServer;
 use crate::support::tool_programs::{done_reply, tool_reply, tool_results};
 use crate::support::turn::{assert_completed, of_kind};
-use crate::support::{EngineFixture, Event, StandaloneEngine, eventually};
+use crate::support::{EngineFixture, Event, KillRounds, StandaloneEngine, eventually};
 
 /// A script that counts its run in `<name>-runs`, and waits for `<name>-go` if there is a `<name>-wait`.
 fn counted(name: &str, then: &str) -> String {
@@ -31,7 +32,17 @@ async fn fixture(waits: &[&str], permission: &str, last: Reply) -> EngineFixture
     );
     let after = counted("after", r#"echo '{"decision": "allow", "result": "replaced", "note": "filed"}'"#);
     let hook = |name: &str, script: &str| json!({"name": name, "on": name, "tools": ["act"], "command": ["sh", "-c", script], "timeout": 60});
-    let hooks = json!({"hooks": [hook("before", &before), hook("after", &after)]}).to_string();
+    fixture_with([hook("before", &before), hook("after", &after)], waits, permission, last).await
+}
+
+/// The same with requests to a server as hooks.
+async fn url_fixture(server: &HookServer, permission: &str) -> EngineFixture {
+    let hook = |name: &str| json!({"name": name, "on": name, "tools": ["act"], "url": server.url(name), "timeout": 60});
+    fixture_with([hook("before"), hook("after")], &[], permission, done_reply()).await
+}
+
+async fn fixture_with(hooks: [Value; 2], waits: &[&str], permission: &str, last: Reply) -> EngineFixture {
+    let hooks = json!({"hooks": hooks}).to_string();
     let tool = json!({"description": "Acts.", "permission": permission,
                       "command": ["sh", "-c", counted("tool", "cat tool-seen")]});
     let replies = [tool_reply("act", json!({"n": "0"})), last];
@@ -160,5 +171,69 @@ async fn a_turn_that_is_cancelled_during_a_hook_stops_it_and_shows_no_unchecked_
             fixture.last_messages().assert_contains(&["withheld", "checked"]);
         }
         assert_eq!(all_runs(&fixture)[1], usize::from(name == "after"));
+    }
+}
+
+/// The numbers of requests to the hook before the tool, of its runs, and of requests to the hook after it.
+fn all_requests(server: &HookServer, fixture: &EngineFixture) -> [usize; 3] {
+    let tool = runs(&fixture.setup.workspace(), "tool");
+    [server.requests("before").len(), tool, server.requests("after").len()]
+}
+
+#[tokio::test]
+async fn a_request_that_a_kill_cut_off_is_made_again_about_the_same_call() {
+    for name in ["before", "after"] {
+        let server = HookServer::start().await;
+        let fixture = url_fixture(&server, "allow").await;
+        server.hold(Some(name));
+        let stream = fixture.engine.execute_with(&direct_message("task", "Go.")).await;
+        server.wait_asked(name).await;
+        drop(stream);
+        let fixture = fixture.kill_and_start().await;
+        server.hold(None);
+        let events = all_events(&fixture).await;
+        let is_before = name == "before";
+        assert_hooked(&fixture, &events, if is_before { "2" } else { "1" });
+        assert_eq!(all_requests(&server, &fixture), if is_before { [2, 1, 1] } else { [1, 1, 2] });
+        let requests = server.requests(name);
+        assert_eq!(requests[0], requests[1], "{name}: the product sees that it is the same call");
+    }
+}
+
+/// The kill comes after the answer of the server: what the engine has stored of it holds, and what it has not, it
+/// requests again.
+#[tokio::test]
+async fn an_answer_that_is_stored_holds_after_a_kill_and_no_other_is_requested() {
+    // While the user is asked, the decision before the tool is all that is done.
+    for (name, permission) in [("before", "ask"), ("after", "allow")] {
+        let mut kills = KillRounds::around(&format!("the answer of the hook {name} the tool is stored"));
+        while let Some(delay) = kills.next_delay() {
+            let server = HookServer::start().await;
+            let fixture = url_fixture(&server, permission).await;
+            // For an answer of the model that the kill cuts off.
+            fixture.provider.enqueue(done_reply());
+            server.hold(Some(name));
+            let stream = fixture.engine.execute_with(&direct_message("task", "Go.")).await;
+            server.wait_asked(name).await;
+            server.hold(None);
+            // A timer takes a millisecond at least.
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            drop(stream);
+            let fixture = fixture.kill_and_start().await;
+            if permission == "ask" {
+                let is_asked = async || (!fixture.engine.pending().await.is_empty()).then_some(());
+                eventually("the user is asked", is_asked).await;
+                fixture.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
+            }
+            let events = all_events(&fixture).await;
+            let requests = all_requests(&server, &fixture);
+            let count = server.requests(name).len();
+            assert_hooked(&fixture, &events, &requests[0].to_string());
+            let expected = if name == "before" { [count, 1, 1] } else { [1, 1, count] };
+            assert!(requests == expected && count <= 2, "{name}, killed after {delay:?}: {requests:?}");
+            kills.record(count == 1);
+        }
     }
 }

@@ -88,6 +88,7 @@ mod events;
 mod facts;
 mod file_transfers;
 mod files;
+mod files_killed;
 mod first_start;
 mod fleet_usage;
 mod fork;

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::schedules::{create, in_seconds, read, schedule, wait_completed};
 use crate::support::engine_calls::roles_and_texts;
 use crate::support::engine_fixture::wait_gate_reached;
-use crate::support::{EngineFixture, eventually};
+use crate::support::kill_rounds::{is_before, now};
+use crate::support::{EngineFixture, KillRounds, eventually};
 
 /// The number of times that the schedule's message is in the task.
 async fn count_messages(fixture: &EngineFixture) -> usize {
@@ -18,21 +19,24 @@ async fn count_messages(fixture: &EngineFixture) -> usize {
 
 #[tokio::test]
 async fn a_due_time_runs_once_whenever_the_engine_dies_around_it() {
-    // Relative to the due time.
-    for offset_ms in [-200_i64, -10, 0, 2, 5, 10, 20, 40, 80] {
+    // The delays begin this long before the due time.
+    let lead = Duration::from_millis(200);
+    let mut kills = KillRounds::from_delay("a due time becomes a turn", lead);
+    while let Some(delay) = kills.next_delay() {
         let fixture = EngineFixture::new((0..4).map(|_| Reply::from_text("Done."))).await;
         let at = in_seconds(2);
         create(&fixture.engine, &schedule("once", &json!({"at": at}), json!({"task_id": "task"}))).await;
-        let now = i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
-        let until = at.unix_ms() + offset_ms - now;
-        tokio::time::sleep(Duration::from_millis(until.max(0).unsigned_abs())).await;
+        let until_due = Duration::from_millis((at.unix_ms() - now().unix_ms()).max(0).unsigned_abs());
+        tokio::time::sleep(until_due.saturating_sub(lead) + delay).await;
+        let killed_at = now();
         let fixture = fixture.kill_and_start().await;
         let done = wait_completed(&fixture.engine, "once").await;
-        let [run] = done["runs"].as_array().unwrap().as_slice() else { panic!("{offset_ms} ms: {done}") };
-        assert_eq!((&run["outcome"], &run["due_at"]), (&json!("run"), &json!(at)), "{offset_ms} ms");
-        assert_eq!(count_messages(&fixture).await, 1, "{offset_ms} ms");
+        let [run] = done["runs"].as_array().unwrap().as_slice() else { panic!("{delay:?}: {done}") };
+        assert_eq!((&run["outcome"], &run["due_at"]), (&json!("run"), &json!(at)), "{delay:?}");
+        kills.record(is_before(&run["at"], killed_at));
+        assert_eq!(count_messages(&fixture).await, 1, "{delay:?}");
         let turns = fixture.engine.get("/tasks/task/turns").await.assert_ok("turns:array");
-        assert_eq!(turns["turns"].as_array().unwrap().len(), 1, "{offset_ms} ms");
+        assert_eq!(turns["turns"].as_array().unwrap().len(), 1, "{delay:?}");
         assert_eq!(fixture.engine.queued("task").await, Vec::<String>::new());
     }
 }

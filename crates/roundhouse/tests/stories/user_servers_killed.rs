@@ -1,14 +1,12 @@
 //! The user's own tool servers over kills of the engine: each step has happened or not, and can be repeated.
 
-use std::time::Duration;
-
-use rustix::process::Signal;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::schedules::is_in_a_file;
+use crate::support::KillRounds;
 use crate::support::scripted_mcp::{ScriptedMcp, tool};
 use crate::support::tool_programs::tool_results;
-use crate::support::{Engine, EngineFixture, HttpResponse};
 use crate::user_servers::{
     add, add_approved, approve, approve_digest, call, connect, permitting_fixture, read, states,
 };
@@ -50,52 +48,46 @@ async fn every_step_outlives_a_kill() {
     assert_eq!(server.state().revoked, ["token-0-7q41x"]);
 }
 
-/// Ends the engine with SIGKILL while it handles a request, `after` it was sent, and starts it again.
-async fn kill_during<R: Future<Output = HttpResponse>>(
-    fixture: EngineFixture,
-    after: Duration,
-    request: impl FnOnce(Engine) -> R,
-) -> EngineFixture {
-    let EngineFixture { provider, setup, program, engine } = fixture;
-    let request = request(engine);
-    // The kill is what ends the request, so its answer may not come.
-    let _ = tokio::time::timeout(after, request).await;
-    program.signal_and_wait(Signal::KILL).await;
-    let (program, engine) = setup.start().await;
-    EngineFixture { provider, setup, program, engine }
-}
-
 #[tokio::test]
 async fn a_step_that_a_kill_interrupts_has_happened_or_not_and_is_repeated() {
     let server = ScriptedMcp::start(vec![tool("look", "About cedarhill9e63z.")]).await;
     let url = server.url();
     let mut fixture = permitting_fixture().await;
-    for ms in [0, 1, 2, 4, 8, 20] {
-        let after = Duration::from_millis(ms);
-        let url_of = url.clone();
-        let adding = |engine: Engine| async move { add(&engine, "notes", &url_of, json!({})).await };
-        fixture = kill_during(fixture, after, adding).await;
+    let [mut additions, mut approvals, mut deletions] =
+        ["a server is added", "its tools are approved", "it is deleted"].map(KillRounds::around);
+    let mut is_answered;
+    while ![&additions, &approvals, &deletions].into_iter().all(KillRounds::is_over) {
+        let adding = fixture.engine.request(Method::POST, "/mcp/servers");
+        let adding = adding.json(&json!({"name": "notes", "url": url}));
+        (fixture, is_answered) = fixture.kill_during(adding, additions.delay()).await;
         let listed = fixture.engine.get("/mcp/servers").await;
-        assert!(listed.body["servers"].as_array().unwrap().len() <= 1, "{ms} ms: {}", listed.body);
-        assert!([200, 201].contains(&add(&fixture.engine, "notes", &url, json!({})).await.status), "{ms} ms");
+        let count = listed.body["servers"].as_array().unwrap().len();
+        assert!(count == 1 || (count == 0 && !is_answered), "{is_answered}: {}", listed.body);
+        additions.record(count == 1);
+        let repeated = add(&fixture.engine, "notes", &url, json!({})).await.status;
+        assert_eq!(repeated, if count == 1 { 200 } else { 201 });
         connect(&fixture.engine, "notes").await.assert_ok("status:text connection:connection");
 
         let digest = read(&fixture.engine, "notes").await["digest"].clone();
-        let approving = |engine: Engine| async move { approve_digest(&engine, "notes", &digest).await };
-        fixture = kill_during(fixture, after, approving).await;
+        let approving = fixture.engine.request(Method::POST, "/mcp/servers/notes/approve");
+        let approving = approving.json(&json!({"digest": digest}));
+        (fixture, is_answered) = fixture.kill_during(approving, approvals.delay()).await;
         let shown = read(&fixture.engine, "notes").await;
+        let is_approved = states(&shown) == [("look", "approved")];
         assert!(
-            [[("look", "new")], [("look", "approved")]].contains(&[states(&shown)[0]]),
-            "{ms} ms: {shown}"
+            is_approved || (states(&shown) == [("look", "new")] && !is_answered),
+            "{is_answered}: {shown}"
         );
+        approvals.record(is_approved);
         approve(&fixture.engine, "notes").await;
 
-        let deleting = |engine: Engine| async move { engine.delete("/mcp/servers/notes").await };
-        fixture = kill_during(fixture, after, deleting).await;
+        let deleting = fixture.engine.request(Method::DELETE, "/mcp/servers/notes");
+        (fixture, is_answered) = fixture.kill_during(deleting, deletions.delay()).await;
         let repeated = fixture.engine.delete("/mcp/servers/notes").await.status;
-        assert!([200, 404].contains(&repeated), "{ms} ms: {repeated}");
+        assert!(repeated == 404 || (repeated == 200 && !is_answered), "{is_answered}: {repeated}");
+        deletions.record(repeated == 404);
         let listed = fixture.engine.get("/mcp/servers").await;
-        assert_eq!(listed.body["servers"], json!([]), "{ms} ms");
+        assert_eq!(listed.body["servers"], json!([]));
         assert_eq!(fixture.engine.connections().await, [Value::Null; 0]);
     }
     // What the last deletion left to be erased is erased by the next start.

@@ -43,8 +43,8 @@ const HOUR_MS: i64 = 60 * 60 * 1_000;
 /// How often one engine is killed at most: as documented, a turn ends if eight starts in a row resume it without progress,
 /// and some starts fail without a kill.
 const MAX_KILLS_OF_ENGINE: u32 = 4;
-/// The part of the kills that are the orchestrator's.
-const ORCHESTRATOR_SHARE: f64 = 0.3;
+/// The part of the kills that are the orchestrator's at most, in percent.
+const ORCHESTRATOR_SHARE: u64 = 30;
 /// How many kills come with a change of the clock, and by how many seconds it is set.
 const CLOCK_SHARE: f64 = 0.15;
 const CLOCK_CHANGES_S: [i64; 6] = [-400, -60, -5, 5, 60, 400];
@@ -227,7 +227,10 @@ impl DueMinute {
                 fleet.clock.advance_ms(change * 1_000);
                 counters.count(CLOCK_CHANGES);
             }
-            if rng.chance(ORCHESTRATOR_SHARE) {
+            // Of the engines, few are alive at once, so that often there is none to kill.
+            let is_orchestrator_due =
+                counters.get(ORCHESTRATOR_KILLS) * 100 <= counters.get(KILLS) * ORCHESTRATOR_SHARE;
+            if is_orchestrator_due {
                 pidfd_send_signal(orchestrator.pidfd()?, Signal::KILL)?;
                 orchestrator.wait_exit().await?;
                 counters.count(ORCHESTRATOR_KILLS);

@@ -1,9 +1,12 @@
 //! An engine with a mock provider, whose answers the stories script and whose requests they inspect.
 
+use std::time::Duration;
+
 use mock_llm::{CapturedRequest, Gate, MockProvider, Reply};
+use rustix::process::Signal;
 use serde_json::json;
 
-use super::{Engine, Fleet, Program, RunningUp, StandaloneEngine, with_deadline};
+use super::{Engine, Fleet, Program, RunningUp, StandaloneEngine, processes, with_deadline};
 
 /// The provider protocols that stories run with.
 pub(crate) const WIRES: [&str; 2] = ["anthropic", "openai"];
@@ -117,15 +120,36 @@ impl EngineFixture {
     /// Ends the engine with SIGKILL and starts it again.
     pub(crate) async fn kill_and_start(self) -> Self {
         let Self { provider, setup, program, .. } = self;
-        program.signal_and_wait(rustix::process::Signal::KILL).await;
+        program.signal_and_wait(Signal::KILL).await;
         let (program, engine) = setup.start().await;
         Self { provider, setup, program, engine }
+    }
+
+    /// Sends a request, ends the engine with SIGKILL `delay` later and starts it again. Returns whether a success was
+    /// answered before.
+    pub(crate) async fn kill_during(self, request: reqwest::RequestBuilder, delay: Duration) -> (Self, bool) {
+        let Self { provider, setup, program, .. } = self;
+        let pid = program.pid();
+        let kill = tokio::task::spawn_blocking(move || {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "a timer of the runtime is coarser than many a request"
+            )]
+            std::thread::sleep(delay);
+            processes::signal(pid, Signal::KILL);
+        });
+        let answer = with_deadline("the request ends", request.send()).await;
+        kill.await.unwrap();
+        assert_eq!(program.wait().await.code, None);
+        let (program, engine) = setup.start().await;
+        let is_acknowledged = answer.is_ok_and(|answer| answer.status().is_success());
+        (Self { provider, setup, program, engine }, is_acknowledged)
     }
 
     /// Stops the engine as an orchestrator does and starts it again.
     pub(crate) async fn stop_and_start(self) -> Self {
         let Self { provider, setup, program, .. } = self;
-        program.signal_and_wait(rustix::process::Signal::TERM).await.assert_success();
+        program.signal_and_wait(Signal::TERM).await.assert_success();
         let (program, engine) = setup.start().await;
         Self { provider, setup, program, engine }
     }

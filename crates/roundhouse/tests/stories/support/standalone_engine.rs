@@ -21,7 +21,7 @@ pub(crate) struct StandaloneEngine {
     program: PathBuf,
     key: EngineKey,
     has_landlock: bool,
-    /// The system calls at which it is killed.
+    /// The system calls of one of its threads, at the last of which it is killed.
     killed_at: Vec<u32>,
     /// The file that is mounted on its `/etc/resolv.conf`.
     resolver: Option<PathBuf>,
@@ -41,20 +41,52 @@ assert libc.prctl(22, 2, program, 0, 0) == 0
 os.execv(sys.argv[1], sys.argv[1:])
 ";
 
-/// Starts a program that the kernel kills at its first call of one of the system calls in the first argument.
+/// Starts a program that is killed as soon as one of its threads is about to make the last of the system calls in the first
+/// argument, after it has made the others, in this order; those before the file in the second argument exists do not
+/// count. A second process hears of these calls through seccomp before
+/// they take effect (<https://man7.org/linux/man-pages/man2/seccomp_unotify.2.html>).
 const KILLED_AT_SCRIPT: &str = "
-import ctypes, os, struct, sys
+import ctypes, fcntl, os, select, signal, socket, struct, sys
+calls, begin = [int(call) for call in sys.argv[1].split(',')], sys.argv[2]
+killed = os.getpid()
+ours, theirs = socket.socketpair()
+
+def supervise(listener):
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    made = {}
+    while not poll.poll()[0][1] & select.POLLHUP:
+        notice = bytearray(80)
+        try:
+            fcntl.ioctl(listener, 0xc0502100, notice)
+            number, thread, _, call = struct.unpack_from('QIIi', notice)
+            if call == calls[made.get(thread, 0)] and os.path.exists(begin):
+                made[thread] = made.get(thread, 0) + 1
+            if made.get(thread) == len(calls):
+                return os.kill(killed, signal.SIGKILL)
+            fcntl.ioctl(listener, 0xc0182101, struct.pack('QqiI', number, 0, 0, 1))
+        except FileNotFoundError:
+            pass  # The thread is gone.
+
+# Of another parent, so that it is no child of the program.
+if os.fork() == 0:
+    if os.fork() == 0:
+        ours.close()
+        supervise(socket.recv_fds(theirs, 1, 1)[1][0])
+    os._exit(0)
+os.wait()
 step = lambda code, yes, no, value: struct.pack('HBBI', code, yes, no, value)
-calls = [int(call) for call in sys.argv[1].split(',')]
 steps = step(0x20, 0, 0, 0)
-for call in calls:
-    steps += step(0x15, 0, 1, call) + step(6, 0, 0, 0x80000000)
+for call in set(calls):
+    steps += step(0x15, 0, 1, call) + step(6, 0, 0, 0x7fc00000)
 steps = ctypes.create_string_buffer(steps + step(6, 0, 0, 0x7fff0000))
-program = ctypes.create_string_buffer(struct.pack('H6xQ', 2 + 2 * len(calls), ctypes.addressof(steps)))
+program = ctypes.create_string_buffer(struct.pack('H6xQ', len(steps) // 8, ctypes.addressof(steps)))
 libc = ctypes.CDLL(None)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
-assert libc.prctl(22, 2, program, 0, 0) == 0
-os.execv(sys.argv[2], sys.argv[2:])
+listener = libc.syscall(317, 1, 8, program)
+assert listener >= 0
+socket.send_fds(ours, [b'x'], [listener])
+os.execv(sys.argv[3], sys.argv[3:])
 ";
 
 /// Starts a program with another `/etc/resolv.conf`.
@@ -110,7 +142,8 @@ impl StandaloneEngine {
         Self { has_landlock: false, ..self }
     }
 
-    /// Lets the kernel kill it at its first call of one of these system calls. Needs `python3`.
+    /// Has it killed when one of its threads is about to make the last of these system calls of x86-64, after it has made
+    /// the others in this order. What it does until it has started does not count. Needs `python3`.
     pub(crate) fn killed_at(self, calls: &[u32]) -> Self {
         Self { killed_at: calls.to_vec(), ..self }
     }
@@ -131,6 +164,11 @@ impl StandaloneEngine {
         self.test_env.path().join("workspace")
     }
 
+    /// The file from whose creation on its system calls count towards its kill.
+    fn calls_count(&self) -> PathBuf {
+        self.test_env.path().join("calls-count")
+    }
+
     /// Launches the engine without waiting for it.
     pub(crate) fn launch(&self) -> Program {
         let program = self.program.to_str().unwrap();
@@ -142,7 +180,10 @@ impl StandaloneEngine {
         }
         if !self.killed_at.is_empty() {
             let calls: Vec<_> = self.killed_at.iter().map(u32::to_string).collect();
-            let starter = ["python3", "-c", KILLED_AT_SCRIPT, &calls.join(","), program, "engine"];
+            let counts = self.calls_count();
+            let _ = fs::remove_file(&counts);
+            let (calls, counts) = (calls.join(","), counts.to_str().unwrap().to_owned());
+            let starter = ["python3", "-c", KILLED_AT_SCRIPT, &calls, &counts, program, "engine"];
             return self.test_env.run_program(&starter, &self.variables);
         }
         if self.has_landlock {
@@ -165,6 +206,9 @@ impl StandaloneEngine {
         let engine = Engine::new(&json!({"engine_id": "", "url": url, "api_key": self.key.expose()}));
         // The key proves that the response is the engine's, not that of another process on the port.
         assert_eq!(send(engine.request(reqwest::Method::GET, "/openapi.json")).await.status, 200);
+        if !self.killed_at.is_empty() {
+            fs::write(self.calls_count(), "").unwrap();
+        }
         (program, engine)
     }
 }
