@@ -119,8 +119,7 @@ pub(super) async fn plan_turn(deps: &TurnDeps, conversation: &mut Conversation<'
         let unplanned = Step::Planned { plan: None, memory: Vec::new(), source: Source::Agent.into() };
         return Ok(journal.commit(unplanned, Vec::new()).await?);
     };
-    let value = serde_json::to_value(&plan).unwrap_or_default();
-    let write = MemoryWrite { key: PLAN_KEY.into(), value };
+    let write = MemoryWrite { key: PLAN_KEY.into(), value: plan.to_value() };
     let event = plan.to_event(PLAN_KEY);
     let commit = Commit::new().working_memory(write.clone());
     // The planner has read the conversation and may repeat its text.
@@ -256,10 +255,13 @@ impl Plan {
         says_something.then_some(Self { agent, skills, steps })
     }
 
-    fn to_event(&self, key: &str) -> Event {
+    fn to_value(&self) -> serde_json::Value {
         // A plan can always be serialized as JSON.
-        let value = serde_json::to_value(self).unwrap_or_default();
-        Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: key.to_owned(), value })
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
+    fn to_event(&self, key: &str) -> Event {
+        Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: key.to_owned(), value: self.to_value() })
     }
 
     /// Renders the plan for the model.

@@ -12,7 +12,7 @@ use crate::files::{
     UPLOADED_FIELDS, append, assert_nothing_staged, content, create_upload, put, staged, upload_offset,
 };
 use crate::support::http::send;
-use crate::support::{Engine, Program, StandaloneEngine, is_installed, with_deadline};
+use crate::support::{Engine, Program, StandaloneEngine, with_deadline};
 
 // The system calls of the steps, and one that each thread makes soon after its last one.
 const CLOSE: u32 = 3;
@@ -84,7 +84,7 @@ const UPLOAD_STEPS: [UploadStep; 9] = [
 
 #[tokio::test]
 async fn a_kill_at_each_step_leaves_the_old_file_or_the_new_one() {
-    if !is_installed("python3") {
+    if !StandaloneEngine::can_be_killed_at() {
         return;
     }
     let (old, new) = (vec![b'o'; 300 << 10], vec![b'n'; 600 << 10]);
@@ -154,7 +154,7 @@ const TREE: [&str; 4] = ["tree/a", "tree/b", "tree/deep/c", "tree/deep/d"];
 
 #[tokio::test]
 async fn a_kill_in_a_deletion_leaves_all_of_it_or_nothing() {
-    if !is_installed("python3") {
+    if !StandaloneEngine::can_be_killed_at() {
         return;
     }
     let bytes = vec![b'x'; 60 << 10];
@@ -208,7 +208,7 @@ async fn a_kill_in_a_deletion_leaves_all_of_it_or_nothing() {
 
 #[tokio::test]
 async fn a_kill_in_the_cancellation_of_an_upload_leaves_all_of_it_or_nothing() {
-    if !is_installed("python3") {
+    if !StandaloneEngine::can_be_killed_at() {
         return;
     }
     let mut setup = setup();
@@ -244,7 +244,7 @@ async fn a_kill_in_the_cancellation_of_an_upload_leaves_all_of_it_or_nothing() {
 /// A resumable upload is there until the file is, and then as a file.
 #[tokio::test]
 async fn a_kill_at_the_end_of_a_resumable_upload_loses_nothing() {
-    if !is_installed("python3") {
+    if !StandaloneEngine::can_be_killed_at() {
         return;
     }
     let mut setup = setup();

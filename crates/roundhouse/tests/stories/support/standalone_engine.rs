@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use api::EngineKey;
 use mock_llm::MockProvider;
@@ -10,7 +11,7 @@ use serde_json::json;
 
 use super::http::{client, send};
 use super::test_env::BINARY;
-use super::{Engine, Program, TestEnv, eventually};
+use super::{Engine, Program, TestEnv, eventually, is_installed, skip};
 
 /// The folder of an engine and the variables of its container contract.
 #[derive(Debug)]
@@ -89,6 +90,17 @@ socket.send_fds(ours, [b'x'], [listener])
 os.execv(sys.argv[3], sys.argv[3:])
 ";
 
+/// Ends with success if [`KILLED_AT_SCRIPT`] works: since Linux 5.5 and Python 3.9, unless a container forbids it.
+const CAN_BE_KILLED_AT_SCRIPT: &str = "
+import ctypes, os, socket, struct
+assert socket.send_fds and tuple(map(int, os.uname().release.split('.')[:2])) >= (5, 5)
+steps = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))
+program = ctypes.create_string_buffer(struct.pack('H6xQ', 1, ctypes.addressof(steps)))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.syscall(317, 1, 8, program) >= 0
+";
+
 /// Starts a program with another `/etc/resolv.conf`.
 const WITH_RESOLVER_SCRIPT: &str = r#"mount --bind "$1" /etc/resolv.conf && shift && exec "$@""#;
 
@@ -140,6 +152,21 @@ impl StandaloneEngine {
     /// Runs it as on a kernel without Landlock. Needs `python3`.
     pub(crate) fn without_landlock(self) -> Self {
         Self { has_landlock: false, ..self }
+    }
+
+    /// Whether [`Self::killed_at`] works on this machine. If not, reports the story as skipped, or fails where everything
+    /// is required.
+    pub(crate) fn can_be_killed_at() -> bool {
+        if !is_installed("python3") {
+            return false;
+        }
+        let probe =
+            Command::new("python3").args(["-c", CAN_BE_KILLED_AT_SCRIPT]).stderr(Stdio::null()).status();
+        let works = probe.is_ok_and(|status| status.success());
+        if !works {
+            skip("notices of system calls: Linux 5.5, Python 3.9, and no container that forbids them");
+        }
+        works
     }
 
     /// Has it killed when one of its threads is about to make the last of these system calls of x86-64, after it has made
