@@ -30,16 +30,17 @@ assert about["License-Expression"] == "Apache-2.0"
 
 
 def run(*command: str | Path, **variables: str) -> str:
-    """What a program prints, which must succeed; it does not see this checkout."""
+    """What a program prints, which must succeed. Its folder is empty: Python and mypy import from there."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    done = subprocess.run(
-        [str(part) for part in command],
-        env={**inherited, **variables},
-        cwd=tempfile.gettempdir(),
-        text=True,
-        capture_output=True,
-        timeout=300,
-    )
+    with tempfile.TemporaryDirectory() as empty:
+        done = subprocess.run(
+            [str(part) for part in command],
+            env={**inherited, **variables},
+            cwd=empty,
+            text=True,
+            capture_output=True,
+            timeout=300,
+        )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
 
