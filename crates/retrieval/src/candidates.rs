@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::numbers::saturate;
 use crate::postings::{Place, Postings};
 use crate::score::{AROUND_WEIGHT, TASK_WEIGHT};
-use crate::word_postings::WordPostings;
+use crate::word_postings::{WordInTask, WordPostings};
 
 /// How many runs are scored exactly. More would change a result only where 300 runs by the cheap sum hold
 /// none of the best by the exact one; each costs some microseconds.
@@ -26,14 +26,17 @@ pub(crate) struct Block {
     pub(crate) indexes: Range<u32>,
 }
 
-/// A run with one of the words.
+/// A run with one of the words, and its cheap sum.
 #[derive(Clone, Copy)]
-struct WordRun {
+struct ScoredRun {
     /// `place / 8`, of the first of its places.
     run: u64,
-    word: u16,
-    count: u16,
+    score: f64,
 }
+
+/// The best runs so far.
+#[derive(Default)]
+struct BestRuns(Vec<ScoredRun>);
 
 /// The blocks to score, in ascending order. Of runs that are in `hidden`, sorted ranges of places, none is worth it.
 pub(crate) fn choose<P: Postings>(
@@ -41,23 +44,14 @@ pub(crate) fn choose<P: Postings>(
     words: &[WordPostings],
     hidden: &[Range<Place>],
 ) -> Result<Vec<Block>, P::Error> {
-    let mut runs = cheap_scores(words);
-    runs.retain(|(run, _)| !is_hidden(*run, hidden));
-    if runs.len() > MAX_RUNS {
-        // Among equals the newest.
-        runs.select_nth_unstable_by(MAX_RUNS - 1, |(run, score), (other, other_score)| {
-            other_score.total_cmp(score).then(other.cmp(run))
-        });
-        runs.truncate(MAX_RUNS);
-        runs.sort_unstable_by_key(|(run, _)| *run);
-    }
+    let runs = best_runs(words, hidden);
     let mut blocks: Vec<Block> = Vec::new();
-    for task_runs in runs.chunk_by(|(run, _), (other, _)| task_of(*run) == task_of(*other)) {
-        let (Some((first, _)), Some((last, _))) = (task_runs.first(), task_runs.last()) else { continue };
+    for task_runs in runs.chunk_by(|one, other| task_of(*one) == task_of(*other)) {
+        let (Some(first), Some(last)) = (task_runs.first(), task_runs.last()) else { continue };
         let task = task_of(*first);
         // A posting proves that its place exists, whatever the length says.
         let task_length = postings.task_length(task)?.max(last_place(words, task, *last));
-        for (run, _) in task_runs {
+        for run in task_runs {
             let start = Place(run << RUN_BITS).index();
             let size = 1 << RUN_BITS;
             let indexes = start.saturating_sub(size)..start.saturating_add(2 * size).min(task_length);
@@ -72,44 +66,78 @@ pub(crate) fn choose<P: Postings>(
     Ok(blocks)
 }
 
-/// The sum of a run: `Σ over its words 8·w·sat(count in the run) + Σ over the words of its task
-/// 6·w'·sat(count in the task)`. It leaves out distances, the runs beside, and the lengths of tasks.
-fn cheap_scores(words: &[WordPostings]) -> Vec<(u64, f64)> {
-    let mut word_runs = Vec::with_capacity(words.iter().map(|word| word.places.len()).sum());
-    for (word, postings) in (0_u16..).zip(words) {
-        for places in postings.places.chunk_by(|one, other| one.0 >> RUN_BITS == other.0 >> RUN_BITS) {
-            if let (Some(first), Ok(count)) = (places.first(), u16::try_from(places.len())) {
-                word_runs.push(WordRun { run: first.0 >> RUN_BITS, word, count });
+/// The runs to score exactly, in ascending order. The lists of all words are read side by side, task by task.
+fn best_runs(words: &[WordPostings], hidden: &[Range<Place>]) -> Vec<u64> {
+    let mut best = BestRuns::default();
+    let mut unread: Vec<&[Place]> = words.iter().map(|word| word.places.as_slice()).collect();
+    let mut in_task: Vec<WordInTask<'_>> = Vec::with_capacity(words.len());
+    while let Some(task) = unread.iter().filter_map(|places| places.first()).map(|place| place.task()).min() {
+        in_task.clear();
+        for (word, unread) in words.iter().zip(&mut unread) {
+            let places = split_off_first(unread, |place| place.task() == task);
+            if !places.is_empty() {
+                in_task.push(WordInTask { word, places });
             }
         }
-    }
-    word_runs.sort_unstable_by_key(|word_run| (word_run.run, word_run.word));
-    let mut scores = Vec::with_capacity(word_runs.len());
-    let mut counts = vec![0_u32; words.len()];
-    for in_task in word_runs.chunk_by(|one, other| task_of(one.run) == task_of(other.run)) {
-        counts.fill(0);
-        for word_run in in_task {
-            if let Some(count) = counts.get_mut(usize::from(word_run.word)) {
-                *count += u32::from(word_run.count);
+        score_runs(&mut in_task, |run| {
+            if !is_hidden(run.run, hidden) {
+                best.insert(run);
             }
-        }
-        let of_task: f64 = counts
-            .iter()
-            .zip(words)
-            .map(|(count, word)| TASK_WEIGHT * word.task_share * saturate(f64::from(*count)))
-            .sum();
-        for in_run in in_task.chunk_by(|one, other| one.run == other.run) {
-            let of_run: f64 = in_run
-                .iter()
-                .filter_map(|word_run| {
-                    let word = words.get(usize::from(word_run.word))?;
-                    Some(AROUND_WEIGHT * word.share * saturate(f64::from(word_run.count)))
-                })
-                .sum();
-            scores.extend(in_run.first().map(|word_run| (word_run.run, of_run + of_task)));
+        });
+    }
+    best.into_runs()
+}
+
+/// Computes the sum of each run of a task, in ascending order: `Σ over its words 8·w·sat(count in the run) + Σ over the
+/// words of its task 6·w'·sat(count in the task)`. It leaves out distances, the runs beside, and the lengths of tasks.
+fn score_runs(unread: &mut [WordInTask<'_>], mut found: impl FnMut(ScoredRun)) {
+    let of_task: f64 =
+        unread.iter().map(|in_task| TASK_WEIGHT * in_task.word.task_share * saturate(in_task.count())).sum();
+    while let Some(run) = unread.iter().filter_map(|word| word.places.first().copied()).map(run_of).min() {
+        let in_run = unread.iter_mut().map(|WordInTask { word, places }| {
+            let places = split_off_first(places, |place| run_of(place) == run);
+            WordInTask { word, places }
+        });
+        let of_run: f64 =
+            in_run.map(|in_run| AROUND_WEIGHT * in_run.word.share * saturate(in_run.count())).sum();
+        found(ScoredRun { run, score: of_run + of_task });
+    }
+}
+
+/// Takes the places at the beginning that a condition holds for.
+fn split_off_first<'places>(
+    places: &mut &'places [Place],
+    holds: impl Fn(Place) -> bool,
+) -> &'places [Place] {
+    let length = places.iter().take_while(|place| holds(**place)).count();
+    places.split_off(..length).unwrap_or_default()
+}
+
+impl BestRuns {
+    fn insert(&mut self, run: ScoredRun) {
+        self.0.push(run);
+        if self.0.len() >= 2 * MAX_RUNS {
+            self.keep_best();
         }
     }
-    scores
+
+    fn keep_best(&mut self) {
+        if self.0.len() > MAX_RUNS {
+            // Among equals the newest.
+            self.0.select_nth_unstable_by(MAX_RUNS - 1, |one, other| {
+                other.score.total_cmp(&one.score).then(other.run.cmp(&one.run))
+            });
+            self.0.truncate(MAX_RUNS);
+        }
+    }
+
+    /// The best runs in ascending order.
+    fn into_runs(mut self) -> Vec<u64> {
+        self.keep_best();
+        let mut runs: Vec<u64> = self.0.iter().map(|run| run.run).collect();
+        runs.sort_unstable();
+        runs
+    }
 }
 
 /// Whether all places of a run are hidden.
@@ -117,6 +145,10 @@ fn is_hidden(run: u64, hidden: &[Range<Place>]) -> bool {
     let (first, end) = (Place(run << RUN_BITS), Place((run + 1) << RUN_BITS));
     let after = hidden.partition_point(|range| range.end <= first);
     hidden.get(after).is_some_and(|range| range.start <= first && end <= range.end)
+}
+
+const fn run_of(place: Place) -> u64 {
+    place.0 >> RUN_BITS
 }
 
 const fn task_of(run: u64) -> u64 {

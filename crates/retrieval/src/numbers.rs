@@ -5,6 +5,11 @@ pub(crate) fn float(count: u64) -> f64 {
     u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
 }
 
+/// The number of items.
+pub(crate) fn count(items: usize) -> u64 {
+    u64::try_from(items).unwrap_or(u64::MAX)
+}
+
 /// `sat(x) = 2.2·x / (x + 1.2)`: the saturation of BM25 with k₁ = 1.2, its usual value. It is 1 at 1 and
 /// below 2.2, so a word that is repeated without end counts for hardly more than two.
 pub(crate) fn saturate(count: f64) -> f64 {

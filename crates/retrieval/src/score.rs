@@ -13,7 +13,7 @@ use crate::candidates::Block;
 use crate::dates::{DateMention, date_score};
 use crate::numbers::{float, saturate};
 use crate::postings::{Place, Postings};
-use crate::word_postings::WordPostings;
+use crate::word_postings::{WordInTask, WordPostings};
 
 /// The message's own words: the answer more often has them than the remark before it.
 const OWN_WEIGHT: f64 = 2.0;
@@ -39,12 +39,13 @@ pub(crate) fn score_block<P: Postings>(
 ) -> Result<Vec<f64>, P::Error> {
     let size = usize::try_from(block.indexes.end - block.indexes.start).unwrap_or_default();
     let reach = reach_by_distance();
-    let of_task = task_score(words, mean_task_length, block);
+    let words: Vec<WordInTask<'_>> = words.iter().map(|word| word.in_task(block.task)).collect();
+    let of_task = task_score(&words, mean_task_length, block);
     let mut scores = vec![of_task; size];
     let mut around = vec![0.0; size];
-    for word in words {
+    for WordInTask { word, places } in words {
         around.fill(0.0);
-        for place in places_within(word, block, REACH) {
+        for place in places_within(places, block, REACH) {
             let index = place.index();
             let first = index.saturating_sub(REACH).max(block.indexes.start);
             let end = (index + REACH + 1).min(block.indexes.end);
@@ -74,19 +75,14 @@ pub(crate) fn score_block<P: Postings>(
 
 /// The places of a block with a word.
 pub(crate) fn places_in<'word>(word: &'word WordPostings, block: &Block) -> &'word [Place] {
-    places_within(word, block, 0)
+    places_within(&word.places, block, 0)
 }
 
 /// `Σ over words 6·w'·sat(count / (1 − b + b·length / mean length))`.
-fn task_score(words: &[WordPostings], mean_task_length: f64, block: &Block) -> f64 {
+fn task_score(words: &[WordInTask<'_>], mean_task_length: f64, block: &Block) -> f64 {
     let relative_length = f64::from(block.task_length) / mean_task_length.max(1.0);
     let norm = 1.0 - LENGTH_NORMALIZATION + LENGTH_NORMALIZATION * relative_length;
-    let score_of = |word: &WordPostings| {
-        let index = word.tasks.binary_search_by_key(&block.task, |(task, _)| *task).ok()?;
-        let (_, count) = word.tasks.get(index)?;
-        Some(TASK_WEIGHT * word.task_share * saturate(f64::from(*count) / norm))
-    };
-    words.iter().filter_map(score_of).sum()
+    words.iter().map(|in_task| TASK_WEIGHT * in_task.word.task_share * saturate(in_task.count() / norm)).sum()
 }
 
 /// `e^(−d/2)` for the messages around one, from [`REACH`] before it to [`REACH`] behind it.
@@ -102,13 +98,13 @@ pub(crate) fn mean_task_length<P: Postings>(postings: &P) -> Result<f64, P::Erro
     Ok(float(postings.message_count()?) / float(postings.task_count()?.max(1)))
 }
 
-/// The places with a word from `margin` before a block to `margin` after it.
-fn places_within<'word>(word: &'word WordPostings, block: &Block, margin: u32) -> &'word [Place] {
+/// The places in a posting list from `margin` before a block to `margin` after it.
+fn places_within<'word>(places: &'word [Place], block: &Block, margin: u32) -> &'word [Place] {
     let first = Place::new(block.task, block.indexes.start.saturating_sub(margin));
     let last = Place::new(block.task, (block.indexes.end + margin).saturating_sub(1));
-    let start = word.places.partition_point(|place| *place < first);
-    let end = word.places.partition_point(|place| *place <= last);
-    word.places.get(start..end).unwrap_or_default()
+    let start = places.partition_point(|place| *place < first);
+    let end = places.partition_point(|place| *place <= last);
+    places.get(start..end).unwrap_or_default()
 }
 
 /// The values of the messages from `first` to before `end`.

@@ -3,12 +3,12 @@
 
 use std::ops::BitOr;
 
-use crate::numbers::inverse_frequency;
+use crate::numbers::{count, float, inverse_frequency};
 use crate::postings::{Place, Postings};
 use crate::relevance::can_be_relevant;
 use crate::terms::{AskedWord, MAX_ASKED_WORDS, WordKind};
 
-/// The most postings that one search reads. A commoner word than fits is left out: it would take the time of
+/// The most postings that one search uses. A commoner word than fits is left out: it would take the time of
 /// all others together and tell little. With 16 bytes for each, what a search holds stays below 2 MiB.
 pub(crate) const POSTING_BUDGET: usize = 24_000;
 /// The weight in [`AskedWords::asked_mass`] of a piece that no message has. Most are no words but places
@@ -19,13 +19,11 @@ const ABSENT_PIECE_WEIGHT: f64 = 0.25;
 /// of few messages every word is in a large part of them, which says nothing about the word.
 const MIN_MESSAGES: u64 = 150;
 
-/// The messages and tasks with a word of the question.
+/// The messages with a word of the question.
 #[derive(Debug)]
 pub(crate) struct WordPostings {
     /// In ascending order, each once.
     pub(crate) places: Vec<Place>,
-    /// The tasks with the word in ascending order, with the number of their messages that have it.
-    pub(crate) tasks: Vec<(u64, u32)>,
     /// How much the word says about a message: `idf` among at least 150 messages.
     pub(crate) mass: f64,
     /// Its share among the words, over messages: `w = idf / Σ idf`.
@@ -86,10 +84,10 @@ pub(crate) fn read<P: Postings>(
         let limit = budget;
         places.drain(..places.len().saturating_sub(limit));
         budget -= places.len();
-        let in_tasks = count_by_task(&places);
+        let tasks_with_word = places.chunk_by(|one, other| one.task() == other.task()).count();
         // Of a list that is whole the number of places is exact, even if several terms have it.
         let frequency = if places.len() < limit { places.len() } else { places.len().max(frequency) };
-        let (frequency, task_frequency) = (count(frequency), count(in_tasks.len()));
+        let (frequency, task_frequency) = (count(frequency), count(tasks_with_word));
         let mass = inverse_frequency(many_messages, frequency);
         let of_messages = inverse_frequency(messages, frequency);
         let of_tasks = inverse_frequency(tasks, task_frequency);
@@ -98,13 +96,7 @@ pub(crate) fn read<P: Postings>(
         message_mass += of_messages;
         task_mass += of_tasks;
         // Their sums are known behind the last word only.
-        asked.found.push(WordPostings {
-            places,
-            tasks: in_tasks,
-            mass,
-            share: of_messages,
-            task_share: of_tasks,
-        });
+        asked.found.push(WordPostings { places, mass, share: of_messages, task_share: of_tasks });
     }
     for word in &mut asked.found {
         word.share /= message_mass;
@@ -137,6 +129,31 @@ impl BitOr for WordSet {
     }
 }
 
+/// A word of the question, and messages of one task that have it.
+#[derive(Clone, Copy)]
+pub(crate) struct WordInTask<'words> {
+    pub(crate) word: &'words WordPostings,
+    /// In ascending order, each once.
+    pub(crate) places: &'words [Place],
+}
+
+impl WordPostings {
+    /// The messages of a task with the word.
+    pub(crate) fn in_task(&self, task: u64) -> WordInTask<'_> {
+        let start = self.places.partition_point(|place| place.task() < task);
+        let places = self.places.get(start..).unwrap_or_default();
+        let length = places.partition_point(|place| place.task() == task);
+        WordInTask { word: self, places: places.get(..length).unwrap_or_default() }
+    }
+}
+
+impl WordInTask<'_> {
+    /// The number of messages.
+    pub(crate) fn count(&self) -> f64 {
+        float(count(self.places.len()))
+    }
+}
+
 impl AskedWords {
     /// The sum of the masses of some of the words.
     pub(crate) fn mass_of(&self, words: WordSet) -> f64 {
@@ -164,10 +181,12 @@ fn read_lists<'word, P: Postings>(
 ) -> Result<Vec<List<'word>>, P::Error> {
     let mut lists: Vec<List<'_>> = Vec::with_capacity(words.len());
     let mut held = 0;
+    // A list gets memory of its own only if it is kept.
+    let mut read = Vec::with_capacity(POSTING_BUDGET + 1);
     for word in words {
-        let list = read_list(postings, word)?;
-        held += list.frequency;
-        lists.push(list);
+        let frequency = read_list(postings, word, &mut read)?;
+        held += frequency;
+        lists.push(List { word, frequency, places: Some(Vec::new()) });
         while held > POSTING_BUDGET {
             let lists_held = lists.iter_mut().filter(|list| list.frequency > 0 && list.places.is_some());
             let Some(commonest) = lists_held.max_by_key(|list| list.frequency) else { break };
@@ -177,18 +196,26 @@ fn read_lists<'word, P: Postings>(
             held -= commonest.frequency;
             commonest.places = None;
         }
+        if let Some(places) = lists.last_mut().and_then(|list| list.places.as_mut()) {
+            places.clone_from(&read);
+        }
     }
     lists.sort_by_key(|list| list.frequency);
     Ok(lists)
 }
 
-/// The posting list of one word: the places with any of its terms.
-fn read_list<'word, P: Postings>(postings: &P, word: &'word AskedWord) -> Result<List<'word>, P::Error> {
-    let mut places = Vec::new();
+/// Reads the posting list of one word, the places with any of its terms, in place of what has been read before. Returns
+/// the number of messages with the commonest of its terms.
+fn read_list<P: Postings>(
+    postings: &P,
+    word: &AskedWord,
+    places: &mut Vec<Place>,
+) -> Result<usize, P::Error> {
+    places.clear();
     let mut frequency = 0;
     for term in &word.terms {
         let before = places.len();
-        postings.read_places(term, POSTING_BUDGET + 1, &mut places)?;
+        postings.read_places(term, POSTING_BUDGET + 1, places)?;
         frequency = frequency.max(places.len() - before);
     }
     if word.terms.len() > 1 {
@@ -196,19 +223,5 @@ fn read_list<'word, P: Postings>(postings: &P, word: &'word AskedWord) -> Result
         places.sort();
         places.dedup();
     }
-    Ok(List { word, frequency, places: Some(places) })
-}
-
-/// The tasks of sorted places, with the number of places of each.
-fn count_by_task(places: &[Place]) -> Vec<(u64, u32)> {
-    let mut tasks: Vec<(u64, u32)> = places
-        .chunk_by(|one, other| one.task() == other.task())
-        .filter_map(|places| Some((places.first()?.task(), u32::try_from(places.len()).ok()?)))
-        .collect();
-    tasks.shrink_to_fit();
-    tasks
-}
-
-fn count(items: usize) -> u64 {
-    u64::try_from(items).unwrap_or(u64::MAX)
+    Ok(frequency)
 }
