@@ -1,9 +1,10 @@
 """Plays the examples of the OpenAPI documents against a fleet: `examples.py ROUNDHOUSE DOCUMENTS`.
 
 The requests are sent as they are, but for the ids in them. Each answer, and each event, must have the fields of its
-example and no other. Left out are the operations that need a tool server or a receiver of webhooks.
+example and no other.
 """
 
+import base64
 import json
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import outside
 from fleet import running
 
 # Operations whose answers need somebody else, or are those of another protocol, which its own clients check:
@@ -20,15 +22,11 @@ from fleet import running
 NOT_PLAYED = {
     "engine": {
         *("connect_server", "complete_authorization", "receive_oauth_redirect", "delete_connection"),
-        *("add_user_server", "get_user_server", "update_user_server", "delete_user_server"),
-        *("approve_user_server_tools", "connect_user_server", "test_webhook", "undo_lesson"),
-        *("call_agent", "call_mcp", "run_agui_agent"),
-        *("get_openapi", "append_to_upload", "put_workspace_file"),
+        *("connect_user_server", "undo_lesson"),
+        *("call_agent", "call_mcp", "run_agui_agent", "get_openapi"),
     },
-    # A drain ends the engine that is played with, and a deletion the product. Processes have no images to roll out, and
-    # backups need a store.
+    # `roundhouse up` makes no backups, and processes have no images to roll out.
     "orchestrator": {
-        *("drain_fleet", "lift_fleet_drain", "delete_product"),
         *("start_backup_job", "get_backup_status", "list_backups"),
         *("start_rollout", "list_rollouts", "get_rollout", "list_rollout_engines"),
         *("pause_rollout", "resume_rollout", "roll_back_rollout"),
@@ -51,13 +49,24 @@ def differences(example: Any, answer: Any, place: str) -> list[str]:
             found += differences(example[name], answer[name], f"{place}.{name}")
         return found
     if isinstance(example, list) and example:
-        # The items may be of several kinds: one is right if it is like any of the examples.
         return [
             fault
             for index, item in enumerate(answer)
-            for fault in min((differences(one, item, f"{place}[{index}]") for one in example), key=len)
+            for fault in least_differences(example, item, f"{place}[{index}]")
         ]
     return []
+
+
+def least_differences(examples: list, answer: Any, place: str) -> list[str]:
+    """The differences of an answer that may be of several kinds: it is right if it is like any of the examples."""
+    return min((differences(example, answer, place) for example in examples), key=len)
+
+
+def examples_of(response: dict) -> list:
+    """The examples of a documented answer."""
+    content = response.get("content", {}).get("application/json", {})
+    only = [content["example"]] if "example" in content else []
+    return only + [named["value"] for named in content.get("examples", {}).values()]
 
 
 class Service:
@@ -78,23 +87,31 @@ class Service:
 
     def __call__(self, operation: str, query: str = "", fields: dict | None = None, **path: str) -> Any:
         """Sends the example of an operation, with other `fields`; compares the answer, and returns it."""
-        method, template, described = self.operations[operation]
+        _, _, described = self.operations[operation]
         content = described.get("requestBody", {}).get("content", {}).get("application/json", {})
         body = {**content["example"], **(fields or {})} if "example" in content else None
+        return self.play(operation, query, body, {}, path)
+
+    def upload(self, operation: str, part: bytes, headers: dict[str, str], **path: str) -> Any:
+        """Sends a part of a file by an operation; compares the answer, and returns it."""
+        (kind,) = self.operations[operation][2]["requestBody"]["content"]
+        return self.play(operation, "", part, {"Content-Type": kind, **headers}, path)
+
+    def play(self, operation: str, query: str, body: Any, headers: dict, path: dict[str, str]) -> Any:
+        method, template, described = self.operations[operation]
         segments = {name: quote(value, safe="/" if name == "path" else "") for name, value in path.items()}
-        status, answer = self.send(method.upper(), template.format(**segments) + query, body)
-        response = described["responses"].get(str(status), {})
-        example = response.get("content", {}).get("application/json", {}).get("example")
-        if status >= 300 or example is None:
+        status, answer = self.send(method.upper(), template.format(**segments) + query, body, headers)
+        examples = examples_of(described["responses"].get(str(status), {}))
+        if status >= 300 or not examples:
             self.faults.append(f"{operation}: {status} {answer}")
         else:
-            self.faults += differences(example, answer, f"{operation} {status}")
+            self.faults += least_differences(examples, answer, f"{operation} {status}")
         self.played.add(operation)
         return answer
 
-    def send(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {**self.headers, "Content-Type": "application/json"}
+    def send(self, method: str, path: str, body: Any = None, headers: dict | None = None) -> tuple[int, Any]:
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {**self.headers, "Content-Type": "application/json", **(headers or {})}
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=60) as response:
@@ -108,7 +125,7 @@ class Service:
             name
             for name, (_, _, operation) in self.operations.items()
             for status, response in operation["responses"].items()
-            if status.startswith("2") and "example" in response.get("content", {}).get("application/json", {})
+            if status.startswith("2") and examples_of(response)
         }
 
 
@@ -165,6 +182,16 @@ def play_orchestrator(admin: Service, product: Service) -> str:
     product("list_audit_rows")
     product("destroy_engine", user_id="grace")
     return key
+
+
+def play_ends(admin: Service) -> None:
+    """Plays the examples that end engines."""
+    (product,) = (each for each in admin("list_products")["products"] if each["slug"] != "demo")
+    admin("drain_fleet")
+    admin("lift_fleet_drain")
+    admin("disable_product", product_id=product["product_id"])
+    plan = admin("plan_product_deletion", product_id=product["product_id"])
+    admin("delete_product", f"?confirmation={plan['confirmation']}", product_id=product["product_id"])
 
 
 class Turns:
@@ -286,6 +313,31 @@ def play_memory(engine: Service, empty: Service) -> None:
     engine.played |= empty.played
 
 
+def play_files(engine: Service) -> None:
+    engine.upload("put_workspace_file", b"# Bergen\n", {}, path="plans/notes.md")
+    engine.upload("put_workspace_file", b"# Oslo\n", {}, path="plans/notes.md")
+    unfinished = {"Upload-Complete": "?0"}
+    last_part = {"Upload-Offset": "0", "Upload-Complete": "?1"}
+    for _ in ("created", "replaced"):
+        upload = engine.upload("put_workspace_file", b"", unfinished, path="plans/large.bin")["upload_id"]
+        engine.upload("append_to_upload", b"abc", last_part, upload_id=upload)
+    engine("list_workspace")
+    engine("get_workspace_file", "?format=json", path="plans")
+    engine("delete_workspace_file", path="plans/bergen.md")
+
+
+def play_user_servers(engine: Service, address: str) -> None:
+    server = {"url": f"{address}/mcp"}
+    engine("add_user_server", fields=server)
+    engine("add_user_server", fields=server)
+    engine.send("POST", "/mcp/servers/notes/connect", {"credentials": {"api_key": outside.KEY}})
+    shown = engine("get_user_server", name="notes")
+    engine("approve_user_server_tools", fields={"digest": shown["digest"]}, name="notes")
+    engine("list_user_servers")
+    engine("update_user_server", name="notes")
+    engine("delete_user_server", name="notes")
+
+
 def play_the_rest(engine: Service, key: str) -> None:
     engine("get_health")
     engine("create_schedule")
@@ -297,13 +349,11 @@ def play_the_rest(engine: Service, key: str) -> None:
     engine("list_skills")
     for operation in ("get_skill", "update_skill", "delete_skill"):
         engine(operation, name="packing-list")
-    for operation in ("list_servers", "list_connections", "list_user_servers", "list_lessons", "get_webhook"):
+    for operation in ("list_servers", "list_connections", "list_lessons", "get_webhook", "test_webhook"):
         engine(operation)
     engine("list_webhook_deliveries")
-    for operation in ("trigger_learning", "reload_catalog", "reload_core_soul", "list_workspace", "call_rpc"):
+    for operation in ("trigger_learning", "reload_catalog", "reload_core_soul", "call_rpc"):
         engine(operation)
-    engine("get_workspace_file", "?format=json", path="plans")
-    engine("delete_workspace_file", path="plans/bergen.md")
 
     engine.headers = {"Authorization": f"Bearer {key}"}
     engine("get_agent_card")
@@ -317,17 +367,25 @@ def play_the_rest(engine: Service, key: str) -> None:
     engine("openai_delete_response", response_id=response)
 
 
+def write_catalog(catalog: Path, address: str) -> None:
+    """Has engines report to a webhook and permits their users tool servers of their own."""
+    secret = "whsec_" + base64.b64encode(bytes(32)).decode()
+    (catalog / "webhook.json").write_text(json.dumps({"url": f"{address}/webhook", "secrets": [secret]}))
+    permissions = json.loads((catalog / "permissions.json").read_text())
+    permissions["user_mcp_servers"] = {"max": 5, "allow": ["127.0.0.1"]}
+    (catalog / "permissions.json").write_text(json.dumps(permissions))
+
+
 def main() -> None:
     binary, documents = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     script = Path(__file__).resolve().with_name("examples.yaml")
-    with running(binary, LLM_SCRIPT_PATH=str(script)) as fleet:
+    variables = {"LLM_SCRIPT_PATH": str(script), "ENGINE_WEB_ALLOW": "127.0.0.1"}
+    with outside.serving() as address, running(binary, **variables) as fleet:
+        write_catalog(fleet.catalog, address)
         orchestrator = documents / "orchestrator.json"
         admin = Service(orchestrator, fleet.url, {"X-Admin-Key": fleet.admin_key})
         product = Service(orchestrator, fleet.url, {})
         play_orchestrator(admin, product)
-        product.faults += admin.faults
-        product.played |= admin.played
-
         def engine_of(user: str) -> tuple[Service, str]:
             url, key = fleet.admit(user)
             return Service(documents / "engine.json", url, {"X-Engine-Key": key}), key
@@ -336,8 +394,12 @@ def main() -> None:
         play_turns(engine)
         play_tasks(engine)
         play_memory(engine, engine_of("edsger")[0])
+        play_files(engine)
+        play_user_servers(engine, address)
         play_the_rest(engine, key)
-    faults = product.faults + engine.faults
+        play_ends(admin)
+    product.played |= admin.played
+    faults = admin.faults + product.faults + engine.faults
     for name, service in (("orchestrator", product), ("engine", engine)):
         left = service.operations_with_examples() - service.played - NOT_PLAYED[name]
         faults += [f"{name}: the example of {operation} is not played" for operation in sorted(left)]

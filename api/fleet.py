@@ -19,6 +19,7 @@ class Fleet:
     url: str
     platform_key: str
     admin_key: str
+    catalog: Path
 
     def admit(self, user: str) -> tuple[str, str]:
         """The address and the key of a user's engine."""
@@ -46,7 +47,7 @@ def running(binary: Path, **variables: str) -> Iterator[Fleet]:
             url, platform, admin = (
                 (fleet / name).read_text().strip() for name in ("address", "platform.key", "admin.key")
             )
-            yield Fleet(url, platform, admin)
+            yield Fleet(url, platform, admin, fleet / "catalog")
         finally:
             up.send_signal(signal.SIGINT)
             up.wait()

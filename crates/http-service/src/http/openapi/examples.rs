@@ -5,8 +5,9 @@
 //! ```
 //!
 //! Operations are named by their ids; `stream` is an event of an answer that is either JSON or a stream of another
-//! protocol. A status without an answer of its own has that of another success with the same
-//! schema. The events are messages of the service's event streams.
+//! protocol. An answer of several kinds has an example of each, named behind the status: `"201 file"`. A status without
+//! an answer of its own has that of another success with the same schema. The events are messages of the service's event
+//! streams.
 
 use std::collections::BTreeMap;
 
@@ -79,8 +80,12 @@ fn add_responses(operation: &mut Operation, examples: &BTreeMap<String, Value>) 
             let mut with_same = schemas.iter().filter(|(_, other)| *other == own);
             with_same.find_map(|(status, _)| examples.get(status))
         });
-        if let Some(content) = answer_mut(response) {
-            content.example = example.cloned();
+        let Some(content) = answer_mut(response) else { continue };
+        content.example = example.cloned();
+        for (key, example) in examples {
+            if let Some((_, kind)) = key.split_once(' ').filter(|(of, _)| of == status) {
+                add_named(content, kind, example);
+            }
         }
     }
 }
@@ -103,10 +108,14 @@ fn add_events(operation: &mut Operation, events: &BTreeMap<String, Value>) {
             continue;
         }
         for (name, event) in events {
-            let example = ExampleBuilder::new().value(Some(event.clone())).build();
-            content.examples.insert(name.clone(), example.into());
+            add_named(content, name, event);
         }
     }
+}
+
+fn add_named(content: &mut Content, name: &str, example: &Value) {
+    let example = ExampleBuilder::new().value(Some(example.clone())).build();
+    content.examples.insert(name.to_owned(), example.into());
 }
 
 /// Whether a stream has the service's own events, whose schema has a name, and not those of another protocol.
