@@ -41,7 +41,7 @@ struct BestRuns(Vec<ScoredRun>);
 /// The blocks to score, in ascending order. Of runs that are in `hidden`, sorted ranges of places, none is worth it.
 pub(crate) fn choose<P: Postings>(
     postings: &P,
-    words: &[WordPostings],
+    words: &[WordPostings<'_>],
     hidden: &[Range<Place>],
 ) -> Result<Vec<Block>, P::Error> {
     let runs = best_runs(words, hidden);
@@ -67,9 +67,9 @@ pub(crate) fn choose<P: Postings>(
 }
 
 /// The runs to score exactly, in ascending order. The lists of all words are read side by side, task by task.
-fn best_runs(words: &[WordPostings], hidden: &[Range<Place>]) -> Vec<u64> {
+fn best_runs(words: &[WordPostings<'_>], hidden: &[Range<Place>]) -> Vec<u64> {
     let mut best = BestRuns::default();
-    let mut unread: Vec<&[Place]> = words.iter().map(|word| word.places.as_slice()).collect();
+    let mut unread: Vec<&[Place]> = words.iter().map(|word| word.places).collect();
     let mut in_task: Vec<WordInTask<'_>> = Vec::with_capacity(words.len());
     while let Some(task) = unread.iter().filter_map(|places| places.first()).map(|place| place.task()).min() {
         in_task.clear();
@@ -156,7 +156,7 @@ const fn task_of(run: u64) -> u64 {
 }
 
 /// The index behind the last place with a word in a run.
-fn last_place(words: &[WordPostings], task: u64, run: u64) -> u32 {
+fn last_place(words: &[WordPostings<'_>], task: u64, run: u64) -> u32 {
     let end = Place((run + 1) << RUN_BITS);
     let last = words.iter().filter_map(|word| {
         let after = word.places.partition_point(|place| *place < end);

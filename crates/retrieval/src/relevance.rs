@@ -19,7 +19,7 @@ const MAX_ASKED_MASS: f64 = 20.0;
 const MAX_NEEDED_WORDS: u32 = 3;
 
 /// Whether an excerpt with these words of the question is worth telling unasked.
-pub(crate) fn is_relevant(asked: &AskedWords, words: WordSet) -> bool {
+pub(crate) fn is_relevant(asked: &AskedWords<'_>, words: WordSet) -> bool {
     let needed_mass = (MIN_SHARE * asked.asked_mass.min(MAX_ASKED_MASS)).max(mass_by_chance(asked, words));
     let needed_words = asked.asked_count.div_ceil(2).min(MAX_NEEDED_WORDS);
     asked.mass_of(words) >= needed_mass && words.count() >= needed_words
@@ -36,7 +36,7 @@ pub(crate) fn can_be_relevant(masses: impl Iterator<Item = f64>, rare_mass: f64)
 /// store: that of a word which two messages have, a remark and its answer, and `ln 3` for each further word,
 /// which may be in any of the three messages. Courtesies and common words are told by it, in a store of any
 /// size.
-fn mass_by_chance(asked: &AskedWords, words: WordSet) -> f64 {
+fn mass_by_chance(asked: &AskedWords<'_>, words: WordSet) -> f64 {
     let further_words = words.count().saturating_sub(1);
     asked.rare_mass + f64::from(further_words) * f64::from(MAX_EXCERPT_MESSAGES).ln()
 }

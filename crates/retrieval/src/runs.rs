@@ -62,7 +62,12 @@ impl Scored {
     /// A block with the scores of its messages. Those that are hidden are taken already.
     ///
     /// A message with a word is an anchor, and with [`RunFilter::Near`] so are those that a run from it on would have.
-    pub(crate) fn new(block: Block, scores: Vec<f64>, words: &[WordPostings], request: &Request<'_>) -> Self {
+    pub(crate) fn new(
+        block: Block,
+        scores: Vec<f64>,
+        words: &[WordPostings<'_>],
+        request: &Request<'_>,
+    ) -> Self {
         let Request { hidden, filter, .. } = *request;
         let mut messages: Vec<Message> = scores
             .into_iter()

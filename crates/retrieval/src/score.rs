@@ -32,7 +32,7 @@ const LENGTH_NORMALIZATION: f64 = 0.75;
 /// The score of each message of a block.
 pub(crate) fn score_block<P: Postings>(
     postings: &P,
-    words: &[WordPostings],
+    words: &[WordPostings<'_>],
     mentions: &[DateMention],
     mean_task_length: f64,
     block: &Block,
@@ -74,8 +74,8 @@ pub(crate) fn score_block<P: Postings>(
 }
 
 /// The places of a block with a word.
-pub(crate) fn places_in<'word>(word: &'word WordPostings, block: &Block) -> &'word [Place] {
-    places_within(&word.places, block, 0)
+pub(crate) fn places_in<'word>(word: &WordPostings<'word>, block: &Block) -> &'word [Place] {
+    places_within(word.places, block, 0)
 }
 
 /// `Σ over words 6·w'·sat(count / (1 − b + b·length / mean length))`.

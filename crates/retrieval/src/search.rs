@@ -87,7 +87,8 @@ pub struct Hit {
 /// Searches; the best results first. No message is in two of them.
 pub fn search<P: Postings>(postings: &P, query: &Query, request: &Request<'_>) -> Result<Vec<Hit>, P::Error> {
     let only_relevant = request.filter == RunFilter::Relevant;
-    let asked = word_postings::read(postings, &query.words, only_relevant)?;
+    let mut places = Vec::new();
+    let asked = word_postings::read(postings, &query.words, only_relevant, &mut places)?;
     if asked.found.is_empty() || (only_relevant && !query.has_content) {
         return Ok(Vec::new());
     }
@@ -103,7 +104,7 @@ pub fn search<P: Postings>(postings: &P, query: &Query, request: &Request<'_>) -
     Ok(hits.filter(|hit| hit.is_relevant || !only_relevant).collect())
 }
 
-fn hit(query: &Query, asked: &AskedWords, run: &Run) -> Hit {
+fn hit(query: &Query, asked: &AskedWords<'_>, run: &Run) -> Hit {
     let found = words_of_messages(asked, run);
     let words_at = |index: u32| found.get(&index).copied().unwrap_or_default();
     let last = run.indexes.end.saturating_sub(1);
@@ -128,7 +129,7 @@ fn hit(query: &Query, asked: &AskedWords, run: &Run) -> Hit {
 }
 
 /// The words of the question in each message of a run that has one.
-fn words_of_messages(asked: &AskedWords, run: &Run) -> BTreeMap<u32, WordSet> {
+fn words_of_messages(asked: &AskedWords<'_>, run: &Run) -> BTreeMap<u32, WordSet> {
     let (first, end) = (Place::new(run.task, run.indexes.start), Place::new(run.task, run.indexes.end));
     let mut found: BTreeMap<u32, WordSet> = BTreeMap::new();
     for (number, word) in asked.found.iter().enumerate() {

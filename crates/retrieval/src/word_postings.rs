@@ -1,7 +1,7 @@
 //! Reads the posting lists of a question's words, from the rarest word on, and computes the weights of the
 //! words.
 
-use std::ops::BitOr;
+use std::ops::{BitOr, Range};
 
 use crate::numbers::{count, float, inverse_frequency};
 use crate::postings::{Place, Postings};
@@ -21,9 +21,9 @@ const MIN_MESSAGES: u64 = 150;
 
 /// The messages with a word of the question.
 #[derive(Debug)]
-pub(crate) struct WordPostings {
+pub(crate) struct WordPostings<'places> {
     /// In ascending order, each once.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: &'places [Place],
     /// How much the word says about a message: `idf` among at least 150 messages.
     pub(crate) mass: f64,
     /// Its share among the words, over messages: `w = idf / Σ idf`.
@@ -34,9 +34,9 @@ pub(crate) struct WordPostings {
 
 /// The words of a question as the store knows them.
 #[derive(Debug, Default)]
-pub(crate) struct AskedWords {
+pub(crate) struct AskedWords<'places> {
     /// Those with postings, the rarest first.
-    pub(crate) found: Vec<WordPostings>,
+    pub(crate) found: Vec<WordPostings<'places>>,
     /// The sum of the masses of the words of the question but the too common ones; a word that no message has
     /// counts as the rarest.
     pub(crate) asked_mass: f64,
@@ -49,21 +49,24 @@ pub(crate) struct AskedWords {
 /// The posting list of a word of the question.
 struct List<'word> {
     word: &'word AskedWord,
-    /// The number of messages with the commonest of its terms, at most one more than the budget.
+    /// The number of messages with the commonest of its terms. Of a word that is too common, no more than shows that.
     frequency: usize,
-    /// In ascending order, each once; `None` if the word is too common beside the others.
-    places: Option<Vec<Place>>,
+    /// Where its places are, in ascending order, each once; `None` if the word is too common beside the others.
+    places: Option<Range<usize>>,
 }
 
-/// Reads the posting lists; none if only what is relevant is wanted and nothing can be.
-pub(crate) fn read<P: Postings>(
+/// Reads the posting lists into `places`, one behind the other; none if only what is relevant is wanted and nothing can
+/// be.
+pub(crate) fn read<'places, P: Postings>(
     postings: &P,
     words: &[AskedWord],
     only_relevant: bool,
-) -> Result<AskedWords, P::Error> {
+    places: &'places mut Vec<Place>,
+) -> Result<AskedWords<'places>, P::Error> {
     let (messages, tasks) = (postings.message_count()?, postings.task_count()?);
     let many_messages = messages.max(MIN_MESSAGES);
-    let lists = read_lists(postings, words)?;
+    let lists = read_lists(postings, words, places)?;
+    let all_places = places.as_slice();
     let mut asked = AskedWords { rare_mass: inverse_frequency(many_messages, 2), ..AskedWords::default() };
     let frequencies = lists.iter().map(|list| count(list.frequency)).filter(|frequency| *frequency > 0);
     let masses = frequencies.map(|frequency| inverse_frequency(many_messages, frequency));
@@ -78,11 +81,12 @@ pub(crate) fn read<P: Postings>(
             continue;
         }
         // The newest messages with the rarest word, if even that one is too common.
-        let Some(mut places) = places.filter(|_| frequency <= budget || asked.found.is_empty()) else {
+        let Some(places) = places.filter(|_| frequency <= budget || asked.found.is_empty()) else {
             break;
         };
         let limit = budget;
-        places.drain(..places.len().saturating_sub(limit));
+        let places = all_places.get(places).unwrap_or_default();
+        let places = places.get(places.len().saturating_sub(limit)..).unwrap_or_default();
         budget -= places.len();
         let tasks_with_word = places.chunk_by(|one, other| one.task() == other.task()).count();
         // Of a list that is whole the number of places is exact, even if several terms have it.
@@ -132,12 +136,12 @@ impl BitOr for WordSet {
 /// A word of the question, and messages of one task that have it.
 #[derive(Clone, Copy)]
 pub(crate) struct WordInTask<'words> {
-    pub(crate) word: &'words WordPostings,
+    pub(crate) word: &'words WordPostings<'words>,
     /// In ascending order, each once.
     pub(crate) places: &'words [Place],
 }
 
-impl WordPostings {
+impl WordPostings<'_> {
     /// The messages of a task with the word.
     pub(crate) fn in_task(&self, task: u64) -> WordInTask<'_> {
         let start = self.places.partition_point(|place| place.task() < task);
@@ -154,7 +158,7 @@ impl WordInTask<'_> {
     }
 }
 
-impl AskedWords {
+impl AskedWords<'_> {
     /// The sum of the masses of some of the words.
     pub(crate) fn mass_of(&self, words: WordSet) -> f64 {
         let found = self.found.iter().enumerate().filter(|(number, _)| words.0 & (1 << number) != 0);
@@ -178,15 +182,17 @@ impl AskedWords {
 fn read_lists<'word, P: Postings>(
     postings: &P,
     words: &'word [AskedWord],
+    places: &mut Vec<Place>,
 ) -> Result<Vec<List<'word>>, P::Error> {
+    // What the lists that are kept and the one that is read take: memory that grows is copied.
+    places.reserve_exact(2 * (POSTING_BUDGET + 1));
     let mut lists: Vec<List<'_>> = Vec::with_capacity(words.len());
     let mut held = 0;
-    // A list gets memory of its own only if it is kept.
-    let mut read = Vec::with_capacity(POSTING_BUDGET + 1);
     for word in words {
-        let frequency = read_list(postings, word, &mut read)?;
+        let start = places.len();
+        let frequency = read_list(postings, word, greatest_frequency(&lists, held) + 1, places)?;
         held += frequency;
-        lists.push(List { word, frequency, places: Some(Vec::new()) });
+        lists.push(List { word, frequency, places: Some(start..places.len()) });
         while held > POSTING_BUDGET {
             let lists_held = lists.iter_mut().filter(|list| list.frequency > 0 && list.places.is_some());
             let Some(commonest) = lists_held.max_by_key(|list| list.frequency) else { break };
@@ -194,34 +200,58 @@ fn read_lists<'word, P: Postings>(
                 break;
             }
             held -= commonest.frequency;
-            commonest.places = None;
-        }
-        if let Some(places) = lists.last_mut().and_then(|list| list.places.as_mut()) {
-            places.clone_from(&read);
+            if let Some(released) = commonest.places.take() {
+                places.drain(released.clone());
+                close_gap(&mut lists, &released);
+            }
         }
     }
     lists.sort_by_key(|list| list.frequency);
     Ok(lists)
 }
 
-/// Reads the posting list of one word, the places with any of its terms, in place of what has been read before. Returns
-/// the number of messages with the commonest of its terms.
+/// The greatest frequency with which a further list may be kept beside those that are held: there is room for it, or it is
+/// rarer than another one. It only becomes less with each list, so a word that was too common stays so.
+fn greatest_frequency(lists: &[List<'_>], held: usize) -> usize {
+    let held_lists = lists.iter().filter(|list| list.places.is_some());
+    let commonest = held_lists.map(|list| list.frequency).max().unwrap_or_default();
+    POSTING_BUDGET.saturating_sub(held).max(commonest).min(POSTING_BUDGET)
+}
+
+/// Moves the lists behind places that are there no more.
+fn close_gap(lists: &mut [List<'_>], released: &Range<usize>) {
+    let places = lists.iter_mut().filter_map(|list| list.places.as_mut());
+    for behind in places.filter(|places| places.start >= released.end) {
+        behind.start -= released.len();
+        behind.end -= released.len();
+    }
+}
+
+/// Appends the posting list of one word, the places with any of its terms, of each at most `limit`. Returns the number
+/// of messages with the commonest of its terms.
 fn read_list<P: Postings>(
     postings: &P,
     word: &AskedWord,
+    limit: usize,
     places: &mut Vec<Place>,
 ) -> Result<usize, P::Error> {
-    places.clear();
+    let start = places.len();
     let mut frequency = 0;
     for term in &word.terms {
         let before = places.len();
-        postings.read_places(term, POSTING_BUDGET + 1, places)?;
+        postings.read_places(term, limit, places)?;
         frequency = frequency.max(places.len() - before);
     }
     if word.terms.len() > 1 {
         // Sorted lists one after the other: the stable sort merges them.
-        places.sort();
-        places.dedup();
+        let mut merged = places.split_off(start);
+        merged.sort();
+        merged.dedup();
+        places.append(&mut merged);
     }
     Ok(frequency)
 }
+
+#[cfg(test)]
+#[path = "../tests/unit/word_postings.rs"]
+mod tests;
