@@ -152,8 +152,10 @@ impl WarmPool {
         // that would be missed here, but for an end.
         let attended = self.stock.attended();
         let listed = self.shared.registry.warm_engines().await?;
-        self.shared.metrics.set_warm_engines(listed.iter().map(|listed| listed.row.state));
+        let count_states =
+            || self.shared.metrics.set_warm_engines(listed.iter().map(|listed| listed.row.state));
         if listed.is_empty() && !self.stock.is_on() {
+            count_states();
             return Ok(0);
         }
         // One that was claimed while it was looked at is none any more.
@@ -166,6 +168,8 @@ impl WarmPool {
         self.stock.sort_by_urgency(&mut products);
         let environment = environment.unwrap_or_default();
         let conditions = self.check_all(&listed, &environment).await;
+        // Those that an earlier orchestrator has booted may be claimed from now on.
+        count_states();
         let mut views: Vec<_> = listed
             .iter()
             .zip(conditions)
