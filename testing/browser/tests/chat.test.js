@@ -130,6 +130,7 @@ describe("chat", { skip }, () => {
     await open();
     await dialog.getByText("Nothing is kept.").waitFor();
     await page.keyboard.press("Escape");
+    await dialog.waitFor({ state: "hidden" });
     await say(page, "keep");
     await ended(page);
     await open();
