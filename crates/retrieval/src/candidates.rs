@@ -27,7 +27,6 @@ pub(crate) struct Block {
 }
 
 /// A run with one of the words, and its cheap sum.
-#[derive(Clone, Copy)]
 struct ScoredRun {
     /// `place / 8`, of the first of its places.
     run: u64,

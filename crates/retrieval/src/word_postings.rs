@@ -9,7 +9,8 @@ use crate::relevance::can_be_relevant;
 use crate::terms::{AskedWord, MAX_ASKED_WORDS, WordKind};
 
 /// The most postings that one search uses. A commoner word than fits is left out: it would take the time of
-/// all others together and tell little. With 16 bytes for each, what a search holds stays below 2 MiB.
+/// all others together and tell little. A search holds 8 bytes for each, and at most as much again for the list that it
+/// is reading.
 pub(crate) const POSTING_BUDGET: usize = 24_000;
 /// The weight in [`AskedWords::asked_mass`] of a piece that no message has. Most are no words but places
 /// where two words meet; but if many are missing, then the question is about something else.
@@ -134,7 +135,6 @@ impl BitOr for WordSet {
 }
 
 /// A word of the question, and messages of one task that have it.
-#[derive(Clone, Copy)]
 pub(crate) struct WordInTask<'words> {
     pub(crate) word: &'words WordPostings<'words>,
     /// In ascending order, each once.

@@ -204,8 +204,7 @@ impl DocumentWriter<'_> {
 
     /// Writes the schedules, if there are any.
     fn schedules(&mut self) -> Result<(), ExportError> {
-        let exists = "SELECT EXISTS (SELECT 1 FROM schedules)";
-        if !self.reader.query_row(exists, [], |row| row.get::<_, bool>(0))? {
+        if !self.has_rows("schedules")? {
             return Ok(());
         }
         let sql = "SELECT id, definition, state, created_at, updated_at, last_due_at FROM schedules ORDER BY schedule";
